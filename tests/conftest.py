@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.loops import LOOPS
 
 from odradek import engine as engine_module
 from odradek.testing import KafkaBroker
@@ -17,12 +18,6 @@ from odradek.testing.kafka.releases import MATRIX, OTHERS
 settings.register_profile("odradek", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("unit", settings.get_profile("odradek"), max_examples=20)  # of `scripts/test --unit`
 settings.load_profile("odradek")
-
-BACKENDS = [
-    pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio"),
-    pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop"),
-    pytest.param(("trio", {}), id="trio"),
-]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -61,9 +56,9 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=LOOPS)
 def anyio_backend(request: pytest.FixtureRequest) -> Any:
-    """Tests marked `anyio` run on asyncio, uvloop and trio."""
+    """Tests marked `anyio` run on asyncio and trio; those of `io` on uvloop, too."""
     return request.param
 
 

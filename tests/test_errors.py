@@ -26,6 +26,7 @@ EXAMPLES: list[errors.OdradekError] = [
     broker_error(1, "fetch t/0"),
     errors.BrokerError(6, "NotLeaderForPartition", retriable=True, refresh_metadata=True, fence=True, fatal=True),
     errors.LogTruncated("t/0", 9, 7, 3),
+    errors.TopicRecreated("t/0", 9),
     errors.Unreachable("tcp", "b1:9092", "refused"),
     errors.ConnectionLost("b1:9092", "reset", True),
     errors.SessionExpired("gone"),

@@ -1,4 +1,4 @@
-"""The examples of the how-to pages about columns and segment files run as printed."""
+"""The examples of the how-to pages about columns, segment files, producers and tests run as printed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 from uuid import uuid4
 
 import anyio
+import anyio.to_thread
+import confluent_kafka
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,7 +19,8 @@ import pytest
 
 import odradek as od
 from odradek import arrow
-from odradek.testing import Kafka07Broker, KafkaBroker
+from odradek.core.kafka.partitioners import murmur2, positive
+from odradek.testing import FaultProxy, Kafka07Broker, KafkaBroker, MemoryCluster, ZooKeeperServer
 from odradek.wire.kafka07.message_set import encode_set
 
 from .payloads import payload
@@ -27,12 +30,15 @@ BACKUP = "/backup/kafka-logs"
 ROWS = [b"%05d" % n for n in range(1000)]
 
 
-def run_page(name: str, folder: Path) -> dict[str, Any]:
-    """Run all blocks of a page, one behind the other; returns the names they define."""
-    names: dict[str, Any] = {}
+def blocks_of(name: str) -> list[str]:
     blocks = re.findall(r"^```python\n(.*?)^```", (PAGES / name).read_text("utf-8"), re.MULTILINE | re.DOTALL)
     assert blocks
-    for block in blocks:
+    return blocks
+
+
+def run_page(name: str, folder: Path, **names: Any) -> dict[str, Any]:
+    """Run all blocks of a page, one behind the other; returns the names they define, and those they are given."""
+    for block in blocks_of(name):
         exec(compile(block.replace(BACKUP, str(folder)), name, "exec"), names)
     return names
 
@@ -78,6 +84,97 @@ async def test_arrow(
     async with od.connect(url) as k, k.reader("copies", until=od.LATEST) as r:
         assert sorted([payload(record.value) async for record in r]) == ROWS
     await archived(names, url, tmp_path)
+
+
+@pytest.mark.anyio
+async def test_a_copy_by_columns_keeps_keys_headers_and_times(tmp_path: Path) -> None:
+    """On an in-memory cluster: 0.7, which the rest of the page runs on, has none of them."""
+    cluster = MemoryCluster(topics={"t": 1, "copies": 1})
+    (block,) = [block for block in blocks_of("arrow.md") if "async def copy(" in block]
+    names: dict[str, Any] = {"od": MemoryConnections(cluster)}
+    exec(compile(block, "arrow.md", "exec"), names)
+    async with cluster.connect() as k:
+        async with k.producer() as out:
+            await out.send("t", b"v", key=b"k", headers=[("h", b"1")], timestamp=1_700_000_000_000)
+            await out.send("t", None, key=b"k")
+        await names["copy"]("memory", "t", "copies")
+        async with k.reader("t", until=od.LATEST) as r, k.reader("copies", until=od.LATEST) as copies:
+            expected = [(one.value, one.key, one.headers, one.timestamp) async for one in r]
+            assert [(one.value, one.key, one.headers, one.timestamp) async for one in copies] == expected
+
+
+class MemoryConnections:
+    """The package, as pages use it, but every cluster is this one."""
+
+    LATEST = od.LATEST
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self._cluster = cluster
+
+    def connect(self, url: str) -> od.Cluster:
+        return self._cluster.connect()
+
+
+@pytest.mark.anyio
+async def test_producing(tmp_path: Path, odradek_kafka: KafkaBroker) -> None:
+    """The partitions of the page's first two producers are those of the clients that it names."""
+    url, topic = f"kafka://{odradek_kafka.bootstrap}", uuid4().hex
+    keys = [b"k%d" % n for n in range(100)]
+    async with od.connect(url) as k:
+        (await k.admin.create_topics({topic: 7, "readings": 2}, replicas=1)).done[topic]
+        names = run_page("producing.md", tmp_path, k=k, od=od)
+        async with names["default"] as out:
+            assert await chosen(out, topic, keys) == [positive(murmur2(key)) % 7 for key in keys]
+            await names["send_to_one"](out)
+        async with names["as_librdkafka"] as out:
+            crc = await chosen(out, topic, keys)
+        assert crc == await anyio.to_thread.run_sync(chosen_by_librdkafka, odradek_kafka.bootstrap, topic, keys)
+
+
+async def chosen(out: od.Producer, topic: str, keys: list[bytes]) -> list[int]:
+    acks = [await out.send(topic, b"v", key=key) for key in keys]
+    return [ack.partition.partition for ack in acks]
+
+
+def chosen_by_librdkafka(bootstrap: str, topic: str, keys: list[bytes]) -> list[int]:
+    partitions: dict[bytes, int] = {}
+    out = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
+
+    def delivered(error: object, message: Any) -> None:
+        partitions[message.key()] = message.partition()
+
+    for key in keys:
+        out.produce(topic, b"v", key=key, on_delivery=delivered)
+    assert out.flush(60) == 0
+    return [partitions[key] for key in keys]
+
+
+@pytest.mark.anyio
+async def test_testing_without_a_server() -> None:
+    """The first example of the page, with code such as it may be about."""
+
+    async def bill_all(k: od.Cluster) -> None:
+        async with k.consumer("orders", group="billing") as c, k.producer() as out:
+            async for batch in c.batches():
+                for value in batch.values:
+                    await out.send("bills", b"bill " + payload(value))
+                batch.done()
+                if b"two" in batch.values:
+                    break
+
+    names: dict[str, Any] = {"bill_all": bill_all}
+    exec(compile(blocks_of("testing.md")[0], "testing.md", "exec"), names)
+    await names["test_orders_are_billed"]()
+
+
+@pytest.mark.parametrize(
+    ("variable", "kind"),
+    [("cluster", MemoryCluster), ("broker", Kafka07Broker), ("zk", ZooKeeperServer), ("proxy", FaultProxy)],
+)
+def test_what_the_testing_page_calls_exists(variable: str, kind: type) -> None:
+    blocks = [block for block in blocks_of("testing.md") if "KafkaCluster" not in block]
+    called = {name for block in blocks for name in re.findall(rf"\b{variable}\.(\w+)\(", block)}
+    assert called and called <= set(dir(kind))
 
 
 @pytest.mark.anyio

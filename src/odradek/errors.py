@@ -78,6 +78,7 @@ __all__ = [
     "RemoteProtocolError",
     "ServerError",
     "SessionExpired",
+    "TopicRecreated",
     "TransactionAborted",
     "TransportError",
     "Undelivered",
@@ -284,8 +285,28 @@ class LogTruncated(OffsetOutOfRange):
 
     def message(self) -> str:
         return (
-            f"{self.partition}: the log was truncated to {self.end}, the end of leader epoch {self.leader_epoch}, after"
-            f" records up to {self.position} had been read"
+            f"{self.partition}: the log was truncated to {self.end}, the end of leader epoch {self.leader_epoch},"
+            f" after records up to {self.position} had been read"
+        )
+
+
+class TopicRecreated(OffsetOutOfRange):
+    """The topic was deleted and made again (KIP-516): a position in its former log says nothing about the new one,
+    which may have other records there. Reading continues as the option `reset` says.
+
+    Args:
+        partition: `topic/partition` as text.
+        position: Where reading was, in the former log.
+    """
+
+    def __init__(self, partition: str, position: int) -> None:
+        super().__init__(1, "TOPIC_RECREATED", f"{partition} at {position}")
+        self.args = (partition, position)
+        self.partition, self.position = partition, position
+
+    def message(self) -> str:
+        return (
+            f"{self.partition}: the topic was deleted and made again; reading had come to {self.position} of the former"
         )
 
 

@@ -56,7 +56,10 @@ EARLIEST, LATEST = PositionSpec.EARLIEST, PositionSpec.LATEST
 
 
 class AtTime(NamedTuple):
-    """The newest position known to be not after a point in time; in 0.7 this is a segment boundary.
+    """A point in time, as a position: the first record of that time or later, or the end of the log if there is none.
+
+    Brokers before 0.10.1 know only the times of their files: there it is the start of the newest segment that is
+    certainly not after it, or the earliest position.
 
     Args:
         seconds: Seconds since the epoch, as `time.time()` gives them.

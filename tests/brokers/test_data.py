@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -28,8 +29,12 @@ VALUES: tuple[bytes | None, ...] = (b"", b"value", bytes(range(256)) * 40, "\u00
 HEADERS: tuple[tuple[tuple[str, bytes | None], ...], ...] = ((), (("a", b"1"), ("a", None), ("\u00e9", b"")))
 
 
-def has(kafka: KafkaBroker, release: tuple[int, ...]) -> bool:
-    return tuple(map(int, kafka.version.split("."))) >= release
+def release(kafka: KafkaBroker) -> tuple[int, ...]:
+    return tuple(map(int, kafka.version.split(".")))
+
+
+def has(kafka: KafkaBroker, since: tuple[int, ...]) -> bool:
+    return release(kafka) >= since
 
 
 def shapes(kafka: KafkaBroker) -> list[Shape]:
@@ -102,6 +107,38 @@ async def test_the_four_verbs_write(kafka: KafkaBroker, topic: str) -> None:
             assert acks.check().written == 2
         values = [r.value for r in await read_all(cluster, topic) if r.partition == ack.partition]
         assert values == [b"sent", b"put", b"tried", b"many", b"pair"]
+
+
+def topic_configs(kafka: KafkaBroker) -> list[dict[str, str]]:
+    """Configurations of topics whose records brokers change as they append them: their times, or their format."""
+    times = [{"message.timestamp.type": "LogAppendTime"}] if has(kafka, (0, 10, 1)) else []
+    converted = [{"message.format.version": "0.10.0"}] if has(kafka, (0, 11)) and not has(kafka, (3,)) else []
+    return [{}, *times, *converted]
+
+
+async def test_every_acknowledgement_names_the_positions_of_its_records(kafka: KafkaBroker, topic: str) -> None:
+    async with connect(kafka) as cluster:
+        for number, config in enumerate(topic_configs(kafka)):
+            name, converted = f"{topic}{number}", "message.format.version" in config
+            if config:
+                (await cluster.admin.create_topics(name, partitions=1, replicas=1, config=config)).check()
+            named: dict[int, bytes] = {}
+            for compression in set(compressions_of(kafka)) - ({"zstd"} if converted else set()):
+                # Brokers do not convert numbered batches.
+                async with cluster.producer(
+                    compression=compression, acks=1 if converted else "all", latency=0.1
+                ) as out:
+                    values = [b"%s %d" % (compression.encode(), n) for n in range(10)]
+                    sends = [out.send(name, value, partition=0) for value in values[:5]]
+                    sent, many = await asyncio.gather(
+                        asyncio.gather(*sends), out.send_many(name, values[5:], partition=0)
+                    )
+                assert len(many.acks) == 1
+                begin = many.acks[0].position
+                assert begin is not None
+                positions = [*(ack.position for ack in sent), *range(begin, begin + 5)]
+                named |= {int(at): value for at, value in zip(positions, values, strict=True) if at is not None}
+            assert {record.position: record.value for record in await read_all(cluster, name)} == named
 
 
 @pytest.mark.parametrize("acks", ["all", 1, 0])

@@ -126,6 +126,34 @@ def test_a_group_reads_lags_seeks_and_goes_back(odradek: Command, put: Write, cr
     odradek("group", "describe", group, code=1)
 
 
+def test_a_position_beyond_the_end_is_refused_without_force(
+    odradek: Command, put: Write, created: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    group = f"g-{created}"
+    put(created, b"1\n2\n", "-p", "0")
+    odradek("seek", group, "--to", f"{created}/0=3", code=1)
+    odradek("seek", group, "--to", f"{created}/0=3", "--apply", code=1)
+    odradek("lag", group, code=1)  # nothing was committed
+    odradek("seek", group, "--to", f"{created}/0=2", "--apply")
+    odradek("seek", group, "--to", f"{created}/0=3", "--force", "--apply")
+    capfd.readouterr()
+    assert run(["lag", group]) == 0
+    assert f"{created}/0: 3 is beyond the end, 2" in capfd.readouterr().err
+
+
+def test_messages_of_several_megabytes_are_written_and_read(odradek: Command, put: Write, topic: str) -> None:
+    """More than the default limits of producers and readers: a topic may allow it."""
+    odradek("topic", "create", topic, "-p", "1", "-r", "1", "-c", "max.message.bytes=10000000")
+    put(topic, b"x" * 6_000_000 + b"\n" + b"y\n")
+    for arguments in (("-c", "2"), ("-o", "-2"), ("-G", f"g-{topic}", "-c", "2")):
+        printed = odradek("cat", topic, "-f", "%S\\n", *arguments)
+        assert printed == "6000000\n1\n", arguments
+    odradek("cat", topic, "--max-message-bytes", "1000000", code=1)
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        put(topic, b"x" * 6_000_000, "--max-message-bytes", "1000000")
+    assert b"raise max_message_bytes" in caught.value.stderr
+
+
 def test_a_topic_is_created_altered_and_deleted_and_nothing_happens_without_apply(odradek: Command, topic: str) -> None:
     (row,) = jsons(odradek("topic", "create", topic, "-p", "2", "-r", "1", "-c", "retention.ms=60000", "--json"))
     assert row == {"topic": topic, "partitions": 2, "replicas": 1}

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import pairwise
 from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.cli.put import _LineSplitter
 
 from .conftest import Command, Put
 
@@ -38,6 +44,22 @@ def test_messages_may_be_longer_than_one_read(odradek: Command, put: Put, topic:
     rows = [b"x" * 300_000, b"y" * 700_000]
     put(topic, b"\n".join(rows), "-p", "7-0")
     assert [len(row) for row in odradek("cat", topic).split()] == [300_000, 700_000]
+
+
+@given(st.binary(max_size=200), st.sampled_from([b"\n", b"aa", b"aba"]), st.lists(st.integers(0, 200), max_size=20))
+def test_lines_are_the_same_however_they_arrive(data: bytes, delimiter: bytes, cuts: list[int]) -> None:
+    data = bytes(b"ab\n"[byte % 3] for byte in data)
+    lines, ends = _LineSplitter(delimiter), [0, *sorted(cuts), len(data)]
+    rows = [row for begin, end in pairwise(ends) for row in lines.feed(data[begin:end])]
+    assert [*rows, bytes(lines.rest)] == data.split(delimiter)
+
+
+def test_a_long_line_is_copied_once_and_not_with_each_read() -> None:
+    lines = _LineSplitter(b"\n")
+    assert lines.feed(b"x") == []
+    rest = lines.rest
+    assert lines.feed(b"y" * 1000) == [] and lines.rest is rest
+    assert lines.feed(b"z\nw") == [b"x" + b"y" * 1000 + b"z"] and lines.rest == b"w"
 
 
 def test_a_message_that_is_too_large_is_exit_code_1(odradek: Command, topic: str, tmp_path: Path) -> None:

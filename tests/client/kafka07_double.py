@@ -25,6 +25,7 @@ from odradek.core.interfaces import PartitionBatch, PartitionResult, ProducerRec
 from odradek.core.kafka07.refusal import ClosingBrokerPolicy
 from odradek.core.kafka07.routing import BrokersChanged, Kafka07RoutingTable, TopicChanged
 from odradek.core.produce.batch import as_record
+from odradek.core.produce.partitioners import KeyHash
 from odradek.errors import Closed, ConnectionLost, Unsupported
 from odradek.testing import MemoryCluster
 from odradek.testing.memory.broker import MemoryBrokerClient
@@ -123,11 +124,14 @@ class Kafka07DoubleDriver(MemoryDriver):
 
     def __init__(self, double: Kafka07Double, tuning: Tuning) -> None:
         super().__init__(double.state, tuning)
-        self.metadata = cast("MemoryMetadata", double.metadata)
+        self._metadata = cast("MemoryMetadata", double.metadata)
         self._double = double
 
     def client_of(self, broker: Broker) -> MemoryBrokerClient:
         return Kafka07DoubleClient(broker, self._double, self._tuning)
+
+    def default_partitioner(self) -> KeyHash:  # type: ignore[override]
+        return KeyHash()
 
     def refusal_policy(self) -> ClosingBrokerPolicy:  # type: ignore[override]
         return ClosingBrokerPolicy()

@@ -33,6 +33,18 @@ async def test_topics_are_created_described_and_deleted(cluster: MemoryCluster) 
         assert await k.topics() == {"t"}
 
 
+async def test_topics_are_created_with_a_number_of_partitions_each(cluster: MemoryCluster) -> None:
+    async with cluster.connect() as k:
+        (await k.admin.create_topics({"u": 3, "v": 1})).check()
+        described = (await k.admin.describe_topics(["u", "v"])).check()
+        assert {name: len(topic.partitions) for name, topic in described.items()} == {"u": 3, "v": 1}
+        with pytest.raises(od.ConfigError, match="one of the two"):
+            await k.admin.create_topics({"w": 3}, partitions=2)
+        with pytest.raises(od.ConfigError, match="number of partitions"):
+            await k.admin.create_topics({"w": 0})
+        assert await k.topics() == {"t", "u", "v"}
+
+
 async def test_records_are_deleted_up_to_a_position_or_a_meaning(cluster: MemoryCluster) -> None:
     async with cluster.connect() as k:
         assert (await k.admin.delete_records({P0: 4})).check() == {P0: 4}

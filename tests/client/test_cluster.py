@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
 import pytest
 
+import odradek
 from odradek import engine
 from odradek.client.cluster import Cluster
 from odradek.client.consumer.consumer import Consumer
@@ -15,7 +17,7 @@ from odradek.client.consumer.reader import Reader
 from odradek.client.options import Tuning
 from odradek.client.producer.producer import Producer
 from odradek.core.interfaces import ProducerRecord
-from odradek.errors import DeadlineError, Unreachable, UsageError, ZooKeeperError
+from odradek.errors import Closed, DeadlineError, Unreachable, Unsupported, UsageError, ZooKeeperError
 from odradek.testing import MemoryCluster
 from odradek.testing.memory.driver import MemoryDriver
 from odradek.types import EARLIEST, LATEST, AtTime, TopicPartition
@@ -133,6 +135,57 @@ async def test_a_cluster_is_entered_once(cluster: MemoryCluster) -> None:
     with pytest.raises(UsageError, match=r"was entered before: call connect\(\) again"):
         async with k:
             raise AssertionError("not reached")
+
+
+def clusters() -> dict[str, Cluster]:
+    return {
+        "memory": MemoryCluster(topics={"t": 1}).connect(),
+        "kafka": odradek.connect("kafka://127.0.0.1:1"),
+        "kafka07": odradek.connect("kafka07://0@127.0.0.1:1"),
+        "kafka07+zk": odradek.connect("kafka07+zk://127.0.0.1:1"),
+    }
+
+
+USES: dict[str, Callable[[Cluster], Awaitable[object]]] = {
+    "topics": lambda k: k.topics(),
+    "partitions": lambda k: k.partitions("t"),
+    "positions": lambda k: k.positions("t", LATEST),
+    "a producer": lambda k: k.producer().__aenter__(),
+    "a reader of topics": lambda k: k.reader("t").__aenter__(),
+    "a reader of partitions": lambda k: k.reader({FIRST: 0}).__aenter__(),
+    "a consumer": lambda k: k.consumer("t", group="g").__aenter__(),
+    "describe_cluster": lambda k: k.admin.describe_cluster(),
+    "create_topics": lambda k: k.admin.create_topics("u"),
+    "describe_topics": lambda k: k.admin.describe_topics("t"),
+    "list_groups": lambda k: k.admin.list_groups(),
+    "group_positions": lambda k: k.admin.group_positions("g"),
+    "reset_positions": lambda k: k.admin.reset_positions("g", {FIRST: 0}),
+}
+
+
+@pytest.mark.parametrize("protocol", clusters())
+@pytest.mark.parametrize("use", USES)
+async def test_a_cluster_that_was_not_entered_says_so_at_once(protocol: str, use: str) -> None:
+    with pytest.raises((Closed, Unsupported)) as caught, anyio.fail_after(5):
+        await USES[use](clusters()[protocol])
+    if protocol != "kafka07":  # without ZooKeeper it has no groups, open or not
+        assert caught.type is Closed and "not open" in str(caught.value)
+
+
+@pytest.mark.parametrize("protocol", ["memory", "kafka", "kafka07+zk"])
+async def test_readers_and_consumers_may_be_made_before_the_cluster_is_entered(protocol: str) -> None:
+    k = clusters()[protocol]
+    for made in (k.consumer("t", group="g"), k.reader("t"), k.reader({FIRST: 0})):
+        with pytest.raises(Closed, match="not open"), anyio.fail_after(5):
+            await made.__aenter__()
+
+
+@pytest.mark.parametrize("use", USES)
+async def test_a_cluster_that_was_left_says_so_at_once(cluster: MemoryCluster, use: str) -> None:
+    async with cluster.connect() as k:
+        pass
+    with pytest.raises(Closed, match="not open"):
+        await USES[use](k)
 
 
 # ---- listings -------------------------------------------------------------------------------------------------

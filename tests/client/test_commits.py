@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any, cast
+
 import anyio
 import anyio.lowlevel
 import pytest
 from tests.client.one_member import consuming, make_cluster, numbered, tp, until
 
+from odradek.client.consumer.consumer import Consumer
 from odradek.client.consumer.group_batches import GroupBatch
-from odradek.errors import ZooKeeperError
-from odradek.types import LATEST
+from odradek.core.interfaces import Membership
+from odradek.errors import DeadlineError, ZooKeeperError
+from odradek.types import LATEST, Position, TopicPartition
 
 pytestmark = pytest.mark.anyio
 
@@ -108,3 +114,63 @@ async def test_commits_that_fail_are_tried_again_with_one_line_in_the_log(caplog
         await until(lambda: cluster.committed("g").get(tp()) == 10)
         await until(lambda: "commits are succeeding again" in caplog.text)
     assert caplog.text.count("commits fail") == 1
+
+
+class Unanswered:
+    """A membership whose commits are stored, and have no response."""
+
+    def __init__(self, membership: Any, end: Exception | None) -> None:
+        self.membership, self.end = membership, end
+        self.stored = anyio.Event()
+
+    async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
+        await self.membership.commit(positions)
+        self.stored.set()
+        if self.end is not None:
+            raise self.end
+        await anyio.sleep_forever()
+
+
+@asynccontextmanager
+async def commit_of_unknown_outcome(consumer: Consumer, end: Exception | None) -> AsyncIterator[None]:
+    """Commit 10 where 4 is stored, so that the consumer does not learn what became of it."""
+    batches = consumer.batches(max_records=4)
+    (await anext(batches)).done()
+    assert await consumer.commit() == {tp(): 4}
+    for _ in range(2):
+        (await anext(batches)).done()
+    membership = consumer._committer.membership
+    unanswered = Unanswered(membership, end)
+    consumer._committer.membership = cast(Membership, unanswered)
+    async with anyio.create_task_group() as tasks:
+
+        async def commit() -> None:
+            with suppress(DeadlineError):
+                await consumer.commit()
+
+        tasks.start_soon(commit)
+        await unanswered.stored.wait()
+        tasks.cancel_scope.cancel()
+    consumer._committer.membership = membership
+    yield
+
+
+@pytest.mark.parametrize("end", [None, DeadlineError("positions not stored", 10.0, sent=True)])
+async def test_a_seek_back_after_a_commit_of_unknown_outcome_is_stored(end: Exception | None) -> None:
+    cluster = make_cluster()
+    async with consuming(cluster) as consumer, commit_of_unknown_outcome(consumer, end):
+        assert cluster.committed("g") == {tp(): 10}
+        consumer.seek(tp(), 4)
+        assert await consumer.commit() == {tp(): 4}
+    assert cluster.committed("g") == {tp(): 4}
+
+
+async def test_a_commit_of_unknown_outcome_that_arrives_after_the_next_one_is_replaced() -> None:
+    cluster = make_cluster()
+    async with consuming(cluster) as consumer, commit_of_unknown_outcome(consumer, None):
+        consumer.seek(tp(), 4)
+        assert await consumer.commit() == {tp(): 4}
+        await consumer._committer.membership.commit({tp(): Position(10)})  # the one before, by a slower connection
+        assert await consumer.commit() == {tp(): 4}
+        assert await consumer.commit() == {}
+    assert cluster.committed("g") == {tp(): 4}

@@ -16,10 +16,11 @@ from tests.client import one_member
 from tests.client.one_member import make_cluster, numbered, revoking, tp, until
 
 from odradek.client.consumer.consumer import Consumer
+from odradek.client.consumer.dead_letters import send_dead_letter
 from odradek.core.backoff import Backoff
 from odradek.errors import BrokerError, ConfigError, OdradekError, Rejected, Unsupported
 from odradek.testing import MemoryCluster
-from odradek.types import Record, TopicPartition
+from odradek.types import LATEST, Position, Record, TopicPartition
 
 from ..payloads import payload
 
@@ -238,6 +239,49 @@ async def test_what_cannot_be_handled_goes_to_the_dead_letters() -> None:
     async with consuming(cluster) as consumer, running(consumer, handle, dead_letter="t.dlq"):
         await until(lambda: consumer._progress[tp()].position == 5)
     assert [stored.value for stored in cluster.records("t.dlq")] == [b"000001", b"000003"]
+
+
+async def test_a_dead_letter_keeps_everything_and_says_where_it_comes_from_and_why() -> None:
+    cluster = MemoryCluster(topics={"t": 1, "t.dlq": 1})
+    async with cluster.connect() as k, k.producer() as out:
+        await out.send("t", b"v", key=b"k", headers=[("trace", b"7")], timestamp=1_700_000_000_000)
+
+    async def handle(record: Record) -> None:
+        raise ValueError("mine")
+
+    async with consuming(cluster) as consumer, running(consumer, handle, dead_letter="t.dlq"):
+        await until(lambda: consumer._progress[tp()].position == 1)
+    async with cluster.connect() as k, k.reader("t.dlq", until=LATEST) as reader:
+        (stored,) = [record async for record in reader]
+    assert (stored.value, stored.key, stored.timestamp) == (b"v", b"k", 1_700_000_000_000)
+    assert dict(stored.headers) == {
+        "trace": b"7",
+        "odradek.topic": b"t",
+        "odradek.partition": b"0",
+        "odradek.position": b"0",
+        "odradek.error": b"ValueError: mine",
+    }
+
+
+@pytest.mark.parametrize(("has_timestamps", "sent"), [(True, ((), 5)), (False, ((), None))])
+async def test_a_dead_letter_goes_without_what_its_cluster_cannot_store(has_timestamps: bool, sent: object) -> None:
+    class OldProducer:
+        """A producer of a cluster of 0.10, or older."""
+
+        def __init__(self) -> None:
+            self.sent: list[object] = []
+
+        async def send(self, topic: str, value: bytes, *, key: bytes, headers: Any = (), timestamp: Any = None) -> None:
+            if headers:
+                raise Unsupported("a header", "Kafka 0.11")
+            if timestamp is not None and not has_timestamps:
+                raise Unsupported("a timestamp", "Kafka 0.10")
+            self.sent.append((headers, timestamp))
+
+    producer = OldProducer()
+    record = Record(b"v", b"k", (("h", b"1"),), 5, None, Position(3), Position(4), 0, tp())
+    await send_dead_letter(producer, "t.dlq", record, ValueError("\ud800" * 5000))
+    assert producer.sent == [sent]
 
 
 async def test_a_dead_letter_that_cannot_be_sent_is_not_lost() -> None:

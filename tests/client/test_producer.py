@@ -16,7 +16,8 @@ from odradek.client.options import Tuning
 from odradek.client.producer.producer import Producer
 from odradek.client.producer.results import MAX_KEPT_FAILURES, Ack, Acks, Failed, Failures
 from odradek.core.interfaces import ProducerRecord
-from odradek.core.produce.partitioners import KeyHash, RoundRobin
+from odradek.core.kafka.partitioners import Murmur2
+from odradek.core.produce.partitioners import RoundRobin
 from odradek.errors import (
     Closed,
     ConfigError,
@@ -47,9 +48,34 @@ async def test_send_returns_when_the_broker_has_it(cluster: MemoryCluster) -> No
     async with producing(cluster) as out:
         ack = await out.send("t", b"v", key=b"k")
         assert stored(cluster, ack.partition) == [b"v"]
-        index = KeyHash()("t", b"k", 4)
+        index = Murmur2()("t", b"k", 4)
         assert index is not None
         assert ack == Ack(TopicPartition("t", index), Position(0), 1, confirmed=True, repeated=False)
+
+
+async def test_every_ack_names_the_position_of_its_own_records(cluster: MemoryCluster) -> None:
+    cluster.hold("produce")
+    acks: dict[bytes, Ack] = {}
+    async with producing(cluster, latency=0.0) as out, anyio.create_task_group() as tasks:
+
+        async def send(value: bytes) -> None:
+            acks[value] = await out.send("t", value, partition=0)
+
+        async def send_many(*values: bytes) -> None:
+            (ack,) = (await out.send_many("t", values, partition=0)).check().acks
+            acks[values[0]] = ack
+
+        tasks.start_soon(send, b"a")
+        tasks.start_soon(send, b"b")
+        tasks.start_soon(send_many, b"c", b"d")
+        tasks.start_soon(send, b"e")
+        await wait_all_tasks_blocked()
+        cluster.release("produce")
+    log = [stored.value or b"" for stored in cluster.log(TopicPartition("t", 0))]
+    assert sorted(log) == [b"a", b"b", b"c", b"d", b"e"]
+    for value, ack in acks.items():
+        assert ack.position is not None and log[ack.position] == value
+    assert log[log.index(b"c") + 1] == b"d"
 
 
 async def test_send_waits_for_the_confirm(cluster: MemoryCluster) -> None:

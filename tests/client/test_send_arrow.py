@@ -16,8 +16,9 @@ from tests.client.producing import P0, P3, ProducerClock, make_cluster, producin
 from odradek.client.options import Tuning
 from odradek.client.producer import arrow_input
 from odradek.core.interfaces import ProducerRecord
+from odradek.core.kafka.partitioners import Murmur2
 from odradek.core.produce.batch import PACKED_OVERHEAD_BYTES
-from odradek.core.produce.partitioners import KeyHash, RoundRobin
+from odradek.core.produce.partitioners import RoundRobin
 from odradek.engine import PackedBytes
 from odradek.errors import ConfigError, DeadlineError, MessageTooLarge, OutcomeUnknown, Rejected
 from odradek.testing import MemoryCluster
@@ -114,7 +115,7 @@ async def test_keys_choose_the_partition_and_a_null_is_no_key(cluster: MemoryClu
     assert acks.written == 500
     for n, key in enumerate(keys):
         if key is not None:
-            index = KeyHash()("t", key.encode(), 4)
+            index = Murmur2()("t", key.encode(), 4)
             assert index is not None
             assert b"%d" % n in stored(cluster, TopicPartition("t", index))
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -28,7 +29,7 @@ from odradek.errors import (
 from odradek.io import connection as module
 from odradek.io import transport
 from odradek.io.connection import CONNECTION, Connection, ConnectionOptions, State
-from odradek.io.requests import COALESCE_BYTES, RECONNECT, Handshake, InFlightRequest, coalesce
+from odradek.io.requests import COALESCE_BYTES, RECONNECT, Handshake, InFlightRequest, RequestQueue, coalesce
 from odradek.io.tcp import memory_pair
 
 from .limits import end_time_limits
@@ -491,6 +492,46 @@ async def test_half_a_reply_does_not_extend_a_deadline(net: Net) -> None:
         await until(lambda: connection.statistics().received_bytes == 99)
         end_time_limits(connection)
         assert await outcome(late) == (DeadlineError, True)
+
+
+async def test_a_reply_that_goes_on_arriving_extends_the_deadline_of_all_that_wait_for_it(net: Net) -> None:
+    async with connected(net) as connection:
+        slow, behind = ask(connection, b"a", reply=9_000, deadline_s=8), ask(connection, b"b", deadline_s=8)
+        peer = await net.peers.receive()
+        await read(peer, 2)
+        for part in range(1, 4):
+            await peer.send(b"1" * 2_500)
+            await until(lambda part=part: connection.statistics().received_bytes == part * 2_500)  # type: ignore[misc]
+            now = behind.deadline
+            connection._queue.received_at = now - 1.0
+            connection._expire(now)
+            assert slow.deadline == behind.deadline == now + 2.0
+        await peer.send(b"1" * 1_500 + b"2")
+        assert await outcome(slow) == b"1" * 9_000
+        assert await outcome(behind) == b"2"
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_s", "until_s", "ends_at"),
+    [
+        (0, 0, 8.0),
+        (1, math.inf, 8.0),
+        (1_000, math.inf, 10.0),  # the time limit before the first extension is longer
+        (1_100, math.inf, 80.0),
+        (1_000_000, math.inf, 80.0),
+        (1_000_000, 5.0, 8.0),
+        (1_000_000, 7.0, 10.0),
+    ],
+)
+def test_a_peer_has_to_send_something_worth_waiting_for(bytes_per_s: float, until_s: float, ends_at: float) -> None:
+    queue = RequestQueue()
+    request: InFlightRequest[bytes] = InFlightRequest(1, (), None, None, 0, 8.0, 8.0, queue)
+    while True:
+        queue.received_at = min(request.deadline, until_s)
+        queue.received_bytes = int(bytes_per_s * queue.received_at)
+        if not request.extend(request.deadline):
+            break
+    assert request.deadline == request.limit_s == ends_at
 
 
 async def test_an_answered_exchange_leaves_its_deadline_without_effect(net: Net) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 import socket
+import ssl
 from typing import Any
 
 import anyio
@@ -37,7 +38,7 @@ class Taker:
 
     def data_sent(self) -> None: ...
 
-    def connection_lost(self, why: str) -> None:
+    def connection_lost(self, why: str, alert: ssl.SSLError | None = None) -> None:
         self.why = why
 
 

@@ -16,7 +16,7 @@ import trustme
 from odradek.errors import Unreachable
 from odradek.io import tcp
 from odradek.io.security import Security
-from odradek.io.tls import client_context
+from odradek.io.tls import client_context, tls_alert, tls_error
 from odradek.io.transport import Transport
 
 from .limits import TimeLimit
@@ -111,6 +111,7 @@ class Echoed:
     def __init__(self, transport: Transport, data: bytes) -> None:
         self.transport, self.left, self.expected = transport, [data], len(data)
         self.received, self.ended = bytearray(), ""
+        self.alert: ssl.SSLError | None = None
 
     def data_to_send(self) -> list[bytes]:
         return [self.left.pop()] if self.left else []
@@ -124,8 +125,8 @@ class Echoed:
             self.left.append(b"bye")
             self.transport.write()
 
-    def connection_lost(self, why: str) -> None:
-        self.ended = why
+    def connection_lost(self, why: str, alert: ssl.SSLError | None = None) -> None:
+        self.ended, self.alert = why, alert
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
@@ -154,6 +155,53 @@ async def failure(port: int, context: ssl.SSLContext, host: str = "127.0.0.1", t
     assert caught.value.address == f"{host}:{port}"
     assert caught.value.step == "tls"
     return caught.value
+
+
+@pytest.fixture
+def demanding(authority: trustme.CA) -> Iterator[int]:
+    """A server that asks for a certificate of the client, and says only after the handshake that it misses it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    authority.configure_trust(context)
+    authority.issue_cert("localhost", "127.0.0.1").configure_cert(context)
+
+    def work(connection: socket.socket) -> None:
+        with context.wrap_socket(connection, server_side=True):
+            raise AssertionError("not reached")
+
+    yield from serving(work)
+
+
+async def test_an_alert_after_the_handshake_is_told_in_words(demanding: int, trusting: ssl.SSLContext) -> None:
+    with anyio.fail_after(30):
+        transport = await tcp.connect("localhost", demanding, 30, trusting)
+        handler = Echoed(transport, b"")
+        handler.left.clear()
+        await transport.run(handler)  # type: ignore[arg-type]
+    assert handler.alert is not None
+    error = tls_error("b:9092", handler.alert)
+    assert (error.step, error.why) == ("tls", "the broker's alert: certificate required")
+    assert "ssl_certfile" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("reason", "why", "hint"),
+    [
+        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "the broker's alert: certificate required", "ssl_certfile"),
+        ("SSLV3_ALERT_BAD_CERTIFICATE", "the broker's alert: bad certificate", "ssl_certfile"),
+        ("TLSV1_ALERT_UNKNOWN_CA", "the broker's alert: unknown ca", "ssl_certfile"),
+        ("SSLV3_ALERT_HANDSHAKE_FAILURE", "the broker's alert: handshake failure", "the broker's log"),
+    ],
+)
+async def test_alerts_of_a_broker_are_named(reason: str, why: str, hint: str) -> None:
+    alert = ssl.SSLError(1, f"[SSL: {reason}]")
+    alert.reason = reason
+    error = tls_error("b:9092", alert)
+    assert (error.why, error.retriable) == (why, True) and hint in error.hint
+    assert tls_alert(alert) is alert
+    alert.reason = "UNEXPECTED_MESSAGE"  # found by this client
+    assert tls_alert(alert) is None
 
 
 async def test_an_unknown_authority_is_refused_for_good(echo: int) -> None:

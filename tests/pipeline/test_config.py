@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 from odradek.errors import ConfigError
+from odradek.pipeline import monitoring
 from odradek.pipeline.config import Pipeline, PipelineFileError, load
+from odradek.pipeline.flow import open_flow
+from odradek.pipeline.source import cluster_url, source_options
 
 SMALL = """
 [source]
@@ -195,7 +198,7 @@ def test_a_table_is_not_inside_another_one(written: Path) -> None:
 def test_a_file_that_cannot_be_read_says_why(written: Path) -> None:
     with pytest.raises(PipelineFileError, match=r"pipeline\.toml: No such file"):
         load(written)
-    assert mistakes(written, "[source\n") == [":1: not TOML: Unexpected character: '\\n' at line 1 col 7"]
+    assert mistakes(written, "[source\n") == [":1: not TOML: Expected ']' at the end of a table declaration"]
     written.write_bytes(b'a = "\xff"')
     with pytest.raises(PipelineFileError, match="not UTF-8"):
         load(written)
@@ -273,3 +276,78 @@ sink = { path = "t", zone = "Mars" }
 """
     errors = mistakes(written, text)
     assert [each.split(": ")[0] for each in errors] == [":6", ":12"]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ('zookeeper = "localhost:2181//x"', "source.zookeeper: invalid chroot //x"),
+        ('zookeeper = "a:b"', "source.zookeeper: invalid ZooKeeper server 'a:b'"),
+        ('brokers = "a:9092"', "source.brokers: each broker needs its id, as in 1@host:9092"),
+        ('brokers = "1@a:99999999"', "source.brokers: invalid broker '1@a:99999999'"),
+        ('logs = ["1@"]', "source.logs: a log directory is [id@]path"),
+        ('kafka = "kafka07://1@a:9092"', "source.kafka: a cluster of 0.7 is named by zookeeper or brokers"),
+        ('kafka = "kafka://a:x"', "source.kafka: invalid broker 'a:x'"),
+    ],
+)
+def test_a_mistake_of_the_source_has_its_line_and_the_key_of_the_file(written: Path, line: str, expected: str) -> None:
+    (mistake,) = mistakes(written, SMALL.replace('zookeeper = "zk:2181"', line))
+    assert mistake.startswith(f":3: {expected}")
+    assert "option" not in mistake
+
+
+def test_log_directories_that_there_are_not_are_a_mistake_of_their_key(written: Path) -> None:
+    pipeline = read(written, SMALL.replace('zookeeper = "zk:2181"', 'logs = ["nowhere"]'))
+    with pytest.raises(ConfigError) as caught:
+        open_flow(pipeline, "orders")
+    assert str(caught.value) == f"{written}:3: source.logs: '{written.parent}/nowhere': no such file or directory"
+
+
+SECRET = "s3cr3t"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SMALL.replace('zookeeper = "zk', f'kafka = "kafka+sasl://me:{SECRET}@zk'),
+        SMALL.replace('zookeeper = "zk', f'kafka = "me:{SECRET}@zk'),
+        SMALL.replace('"zk:2181"', f'"me:{SECRET}@zk:x"'),
+        SMALL.replace('"zk:2181"', f'"me:a/{SECRET}@zk:2181"'),
+        SMALL.replace('"zk:2181"', f'"{SECRET}@zk:2181"'),
+        SMALL.replace('zookeeper = "zk', f'brokers = "me:{SECRET}@zk'),
+        SMALL.replace("[source]\nzookeeper", f'source = "kafka+sasl://me:{SECRET}@zk"\n[sourc]\nzookeeper'),
+        SMALL.replace('"zk:2181"', f'"zk:2181"\nzookeeper = "me:{SECRET}@zk:2181"'),
+        SMALL.replace('"zk:2181"', f"{SECRET}@zk:2181"),
+        SMALL + f'options = "{SECRET}"\n',
+        SMALL + f"options = {{ AWS_SECRET_ACCESS_KEY = ['{SECRET}'] }}\n",
+        SMALL + f'kind = "iceberg"\ncatalog = "postgresql://me:{SECRET}@host/db"\n',
+        SMALL + f'[flows.orders.decode]\nkind = "confluent"\nregistry = "http://me:{SECRET}@host"\n',
+        f'{SMALL}[run]\nopenlineage = "{SECRET}"\n',
+    ],
+)
+def test_no_mistake_has_a_secret(written: Path, text: str) -> None:
+    errors = mistakes(written, text)
+    assert errors and SECRET not in "".join(errors)
+
+
+def test_no_repr_and_no_lineage_has_a_secret(written: Path) -> None:
+    text = (
+        SMALL.replace('"zk:2181"', f'"me:{SECRET}@zk:2181"') + f'options = {{ AWS_SECRET_ACCESS_KEY = "{SECRET}" }}\n'
+    )
+    pipeline = read(written, text)
+    assert cluster_url(pipeline) == f"kafka07+zk://me:{SECRET}@zk:2181"
+    assert SECRET not in repr(pipeline) and SECRET not in repr(source_options(pipeline, "orders"))
+    assert monitoring._namespace(pipeline.source) == "zookeeper://zk:2181"
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ('path = "u"\n', 9),
+        ("[flows.orders]\n", 9),
+        ('[flows.orders.dead]\npath = "d"\n\n[flows.orders.sink]\n', 12),
+        ('sink.path = "u"\n[flows.orders]\ntopics = ["b"]\n', 10),
+    ],
+)
+def test_a_key_that_comes_twice_is_named_with_its_line(written: Path, more: str, line: int) -> None:
+    assert mistakes(written, SMALL + more) == [f":{line}: the file has this key or table already: each comes once"]

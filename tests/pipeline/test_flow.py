@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import errno
+import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from pyiceberg.catalog import load_catalog
 
 from odradek.cli.app import run as command
 from odradek.pipeline import flow
-from odradek.pipeline.config import Flow, Pipeline
+from odradek.pipeline.config import Pipeline
 from odradek.pipeline.errors import StorageError
-from odradek.pipeline.flow import FlowRun, dead_options, open_table
+from odradek.pipeline.flow import FlowRun, dead_options, open_table, table_options
 from odradek.pipeline.layout import Storage
-from odradek.pipeline.source import flow_options
+from odradek.pipeline.source import source_options
 from odradek.pipeline.table import Table
 from odradek.pipeline.task import TaskJob, TaskOutput
+from odradek.spark.options import SourceOptions
 
 from .workspace import Workspace, run_all
 
@@ -78,10 +82,10 @@ def test_tasks_share_the_files_of_small_groups(
         work.append([*numbers(10 * partition, 10), b""], partition=partition)
         work.append(corrupted(numbers(100, 1)), partition=partition)
 
-    def two_tasks(pipeline: Pipeline, settings: Flow) -> dict[str, str]:
-        return {**flow_options(pipeline, settings), "minPartitions": "2"}
+    def two_tasks(pipeline: Pipeline, name: str) -> SourceOptions:
+        return replace(source_options(pipeline, name), min_tasks=2)
 
-    monkeypatch.setattr(flow, "flow_options", two_tasks)
+    monkeypatch.setattr(flow, "source_options", two_tasks)
     tasks: list[TaskJob] = []
 
     def counted(jobs: Sequence[TaskJob]) -> list[TaskOutput]:
@@ -172,6 +176,23 @@ def test_dead_letters_whose_files_were_deleted_stop_the_flow_until_that_is_accep
     assert command(["pipeline", "clean", file, "--older-than", "0s"]) == 0
 
 
+@KINDS
+def test_dead_letters_of_a_table_that_was_begun_again_join_those_that_there_are(tmp_path: Path, kind: str) -> None:
+    """The numbers of its batches begin again, too; those of other batches with these numbers are in the table."""
+    work = Workspace(tmp_path, kind, more='corrupt = "dead"', run_lines="max_error_percent = 50")
+    for batch in range(3):
+        work.append([*numbers(10 * batch, 10)])
+        work.append(corrupted(numbers(batch, 1)))
+        assert not work.run().failed
+    shutil.rmtree(tmp_path / "tables" / "orders")
+    assert accept(work) == 0 and not work.run().failed
+    assert len(work.values(_dead(work))) == 6  # three records came twice, as the page says
+    work.append(numbers(30, 10))
+    work.append(corrupted(numbers(3, 1)))
+    assert not work.run().failed and not work.run().failed
+    assert work.newest.batch == 2 and len(work.values(_dead(work))) == 7
+
+
 def test_a_table_of_dead_letters_that_is_gone_is_made_again_if_that_is_accepted(tmp_path: Path) -> None:
     work = Workspace(tmp_path, more='corrupt = "dead"', run_lines="max_error_percent = 100")
     work.append(numbers(0, 10))
@@ -248,6 +269,77 @@ def test_a_changed_path_is_refused_and_another_place_of_the_same_table_is_not(tm
     assert work.values() == numbers(0, 110)
 
 
+def test_an_iceberg_table_that_was_deleted_is_begun_again_as_the_page_says(tmp_path: Path) -> None:
+    """`rm -r tables`, `accept`, `run`: the default catalog still names it."""
+    work = Workspace(tmp_path, "iceberg", more='corrupt = "dead"', run_lines="max_error_percent = 50")
+    work.append(corrupted(numbers(0, 1)))
+    work.append(numbers(0, 100))
+    assert not work.run().failed
+    shutil.rmtree(tmp_path / "tables")
+    assert "there is no table, but batch 1 was written" in work.error()
+    assert accept(work) == 0
+    summary = work.run()
+    assert (summary.failed, summary.flows[0].rows, summary.flows[0].dead) == (False, 100, 1)
+    assert work.values() == numbers(0, 100) and len(work.values(_dead(work))) == 1
+
+
+def accept(work: Workspace) -> int:
+    return command(["pipeline", "accept", str(work.root / "pipeline.toml"), "--flow", "orders"])
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+def test_an_iceberg_flow_goes_on_at_another_path(
+    tmp_path: Path, deleted: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A table that is still there keeps its rows, and a name in the catalog."""
+    work = Workspace(tmp_path, "iceberg")
+    work.append(numbers(0, 100))
+    work.run()
+    if deleted:
+        shutil.rmtree(tmp_path / "tables")
+    file = tmp_path / "pipeline.toml"
+    file.write_text(file.read_text().replace("tables/orders", "tables/other"))
+    work.append(numbers(100, 10))
+    assert "there is no table, but batch 1 was written" in work.error()
+    assert accept(work) == 0
+    said = capfd.readouterr().out
+    name = re.findall(r"odradek\.orders_\w+", said)[0]
+    assert ("whose metadata is gone" in said) == deleted and ("which is at" in said) != deleted
+    assert not work.run().failed
+    assert work.values() == numbers(0, 110)
+    if not deleted:
+        options = table_options(work.pipeline, "orders")
+        kept = load_catalog("odradek", **options.catalog).load_table(name)
+        assert kept.scan().to_arrow().num_rows == 100
+
+
+def test_a_stale_name_in_a_catalog_is_refused_without_a_memory_too(tmp_path: Path) -> None:
+    work = Workspace(tmp_path, "iceberg")
+    work.append(numbers(0, 100))
+    work.run()
+    shutil.rmtree(tmp_path / "tables")
+    (tmp_path / ".odradek" / "orders.json").unlink()
+    error = work.error()
+    assert "the catalog has odradek.orders, whose metadata is gone" in error and "odradek pipeline accept" in error
+    assert accept(work) == 0 and not work.run().failed
+    assert work.values() == numbers(0, 100)
+
+
+def test_a_batch_that_takes_as_long_as_clean_waits_is_not_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine may have slept in between: one of its clocks stood still."""
+    work = Workspace(tmp_path)
+    work.append(numbers(0, 100))
+    clocks = iter([(0.0, 0.0), (60.0, flow.MAX_BATCH_S + 1)])
+    with monkeypatch.context() as patched:
+        patched.setattr(flow, "_clocks", lambda: next(clocks))
+        assert "a batch took 23.0 hours, and may take 23" in work.error()
+    assert not list((tmp_path / "tables").rglob("odradek-*.parquet"))
+    assert not work.run().failed
+    assert work.values() == numbers(0, 100)
+
+
 def test_an_older_copy_of_the_table_is_refused(tmp_path: Path) -> None:
     work = Workspace(tmp_path)
     work.append(numbers(0, 100))
@@ -313,13 +405,13 @@ def test_a_batch_with_too_many_dead_letters_is_not_committed(tmp_path: Path) -> 
     assert not list((tmp_path / "tables").rglob("*.parquet"))
 
 
-def test_a_schema_file_that_is_missing_fails_its_flow_and_no_other_verb(tmp_path: Path) -> None:
+def test_a_schema_file_that_is_missing_fails_its_flow_and_its_plan_and_no_other_verb(tmp_path: Path) -> None:
     work = Workspace(tmp_path, more='[flows.orders.decode]\nkind = "avro"\nschema_file = "orders.avsc"')
     work.append(numbers(0, 10))
     assert f"schema_file = '{tmp_path}/orders.avsc' cannot be read: No such file" in work.error()
     assert not (tmp_path / "tables").exists()
-    for verb in ("plan", "lag", "status"):
-        assert command(["pipeline", verb, str(tmp_path / "pipeline.toml")]) == 0
+    for verb, code in (("plan", 1), ("lag", 0), ("status", 0)):
+        assert command(["pipeline", verb, str(tmp_path / "pipeline.toml")]) == code
 
 
 JSON = """corrupt = "dead"

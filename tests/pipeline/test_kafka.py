@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from uuid import uuid4
 
@@ -17,11 +18,15 @@ from odradek.pipeline.config import Pipeline, PipelineFileError, load
 from odradek.pipeline.flow import open_flow
 from odradek.pipeline.report import FlowSummary
 from odradek.pipeline.run import execute
+from odradek.pipeline.source import LogReader
+from odradek.pipeline.status import status
 from odradek.pipeline.verify import VerifyResult, verify
+from odradek.spark.planning import Range
 from odradek.testing import KafkaBroker
+from odradek.types import Columns, TopicPartition
 
 from ..brokers import foreign
-from ..spark.kafka import numbers, write
+from ..spark.kafka import alter, numbers, recreate, write
 from .workspace import in_process
 
 KINDS = pytest.mark.parametrize("kind", ["delta", "iceberg"])
@@ -170,6 +175,65 @@ def test_a_batch_that_lost_a_row_is_not_committed(
         patched.setattr(task, "read_task", lossy)
         assert f"{work.topic}/0: 1 rows are missing" in work.run().error
     assert work.run().rows == 10
+
+
+@KINDS
+def test_a_topic_that_was_made_again_is_data_loss_for_every_verb(
+    odradek_kafka: KafkaBroker, tmp_path: Path, kind: str
+) -> None:
+    work = KafkaWorkspace(tmp_path, odradek_kafka, kind)
+    write(odradek_kafka, work.topic, numbers(20))
+    assert work.run().rows == 20
+    recreate(odradek_kafka, work.topic, 2)
+    write(odradek_kafka, work.topic, numbers(30, 1000))
+    says = f"{work.topic}/0: the topic was deleted and made again: wanted everything from 20 on"
+    assert says in work.run().error and says in open_flow(work.pipeline, "a").losses[0]
+    assert says in status(work.pipeline, "a").problems[0]
+    (finding,) = {(finding.kind, finding.what) for finding in work.verified().findings}
+    assert finding == ("log", "the topic was deleted and made again: the table was made from another log")
+    work.file.write_text(work.file.read_text().replace("[flows.a]", '[flows.a]\ndata_loss = "skip"'))
+    summary = work.run()
+    assert (summary.rows, summary.error) == (30, "")
+    assert [gap.start for gap in summary.gaps] == [20, 0]
+    assert {gap.reason for gap in summary.gaps} == {"the topic was deleted and made again"}
+    assert sorted(map(str, work.values())) == sorted(map(str, [*numbers(20), *numbers(30, 1000)]))
+    result = work.verified()
+    assert not result.findings and (result.rows, result.expired) == (10, 40), "20 positions were in both topics"
+    write(odradek_kafka, work.topic, numbers(5, 2000))
+    assert work.run().rows == 5 and work.verified().ok
+
+
+def test_a_record_without_the_ids_of_topics_is_continued_and_the_next_one_has_them(
+    odradek_kafka: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = KafkaWorkspace(tmp_path, odradek_kafka)
+    write(odradek_kafka, work.topic, numbers(20))
+    with monkeypatch.context() as patched:
+        patched.setattr("odradek.pipeline.flow.topic_ids", lambda extents: {})
+        assert work.run().commits[-1].topic_ids == {}
+    write(odradek_kafka, work.topic, numbers(5, 20))
+    summary = work.run()
+    assert (summary.rows, summary.error, list(summary.commits[-1].topic_ids)) == (5, "", [work.topic])
+    assert not work.verified().findings
+
+
+def test_rows_that_a_compacted_topic_does_not_have_any_more_are_counted(
+    odradek_kafka: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What compaction does to a log is done to what is read of it here: a cleaner takes its time."""
+    work = KafkaWorkspace(tmp_path, odradek_kafka)
+    write(odradek_kafka, work.topic, numbers(20))
+    assert work.run().rows == 20
+    read = LogReader.read
+
+    def compacted(reader: LogReader, ranges: Sequence[Range]) -> Iterator[tuple[TopicPartition, Columns]]:
+        return ((partition, columns.slice(15, 20)) for partition, columns in read(reader, ranges))
+
+    monkeypatch.setattr(LogReader, "read", compacted)
+    assert [finding.kind for finding in work.verified().findings] == ["extra"], "the topic is not compacted"
+    alter(odradek_kafka, work.topic, {"cleanup.policy": "compact,delete"})
+    result = work.verified()
+    assert result.findings == [] and (result.rows, result.compacted) == (20, 15)
 
 
 def test_a_range_without_any_record_is_covered(odradek_kafka: KafkaBroker, tmp_path: Path) -> None:

@@ -166,6 +166,30 @@ def test_a_table_on_a_store_is_compacted_and_cleaned(tmp_path: Path, store: Stor
 
 
 @KINDS
+@pytest.mark.parametrize("by", ["clean", "another program"])
+def test_no_commit_on_a_store_lists_a_file_that_is_gone(tmp_path: Path, store: Store, kind: str, by: str) -> None:
+    """`clean` leaves what a run has written; what something else deletes is read again."""
+    work = workspace(tmp_path, store, kind)
+    work.append(numbers(0, 100))
+    assert not work.run().failed
+    work.append(numbers(100, 50))
+
+    def delete(jobs: Sequence[TaskJob]) -> list[TaskOutput]:
+        output = run_all(jobs)
+        if by == "clean":
+            table = work.table
+            table.clean(0, dry_run=False)
+        else:
+            jobs[0].target.storage.remove(output[0].files[0].path)
+        return output
+
+    error = work.run(delete).flows[0].error
+    assert ("the driver does not see it" in error) == (by == "another program"), error
+    assert not work.run().failed
+    assert rows(work) == numbers(0, 150)
+
+
+@KINDS
 @pytest.mark.parametrize("moment", ["before", "writing", "committing"])
 def test_a_store_that_is_away_for_a_while_fails_the_run_and_the_next_one_continues(
     tmp_path: Path, store: Store, kind: str, moment: str, monkeypatch: pytest.MonkeyPatch

@@ -11,8 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.pipeline.commits import Commit, to_offsets, to_positions
+from odradek.pipeline.committed import open_committed
+from odradek.pipeline.config import Pipeline, SourceConfig
 from odradek.pipeline.errors import InexactRead
-from odradek.pipeline.source import PlannedBatch, backlogs, coverage, next_batch
+from odradek.pipeline.source import LogReader, PlannedBatch, backlogs, coverage, next_batch
+from odradek.pipeline.verify import verify
 from odradek.spark.planning import BYTES, RECORDS, Extent, Range, SplitPoint, within
 from odradek.types import Position, TopicPartition
 
@@ -40,6 +43,21 @@ def planned(
 ) -> PlannedBatch | None:
     current = extents if target is None else within(extents, target)
     return next_batch(reached, current, most, RECORDS, lambda cuts: {cut: cut.position for cut in cuts})
+
+
+@pytest.mark.parametrize(
+    "source", [SourceConfig(kafka="kafka://a:9092"), SourceConfig(brokers="1@a:9092,2@b:9092,3@c:9092")]
+)
+def test_logs_of_many_brokers_are_read_with_as_many_fetches(
+    source: SourceConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether or not partitions name their broker: those of 0.8 and later do not."""
+    partitions = [TopicPartition("t", n, -1 if source.kafka else n % 3 + 1) for n in range(12)]
+    reader = LogReader(Pipeline.model_construct(source=source), partitions)
+    extents = {partition: Extent(0, 5, (), partition.partition % 3 + 1) for partition in partitions}
+    monkeypatch.setattr(reader._logs, "extents", lambda: extents)
+    assert reader.extents() == extents
+    assert reader._options.fetch_ahead == 3 * source.fetchers_per_broker
 
 
 def size_of(batch: PlannedBatch) -> int:
@@ -108,7 +126,13 @@ def test_a_log_that_was_recreated_fails_or_is_read_from_its_beginning(tmp_path: 
     assert "cut off at the end, or the log was made anew: wanted [160, 48)" in work.error()
     work.more = 'data_loss = "skip"'
     work.write_file()
-    assert work.run().flows[0].rows == 3 and work.values() == numbers(0, 13)
+    summary = work.run().flows[0]
+    assert summary.rows == 3 and work.values() == numbers(0, 13)
+    assert (summary.log_size, summary.lag_before, summary.lag_after) == (48, 48, 0)
+    assert (work.newest.log_size, work.newest.start) == (48, {"orders": {"1-0": 0}})
+    assert [(gap.start, gap.end) for gap in work.newest.gaps] == [(160, 48)]
+    findings = verify(work.pipeline, open_committed(work.pipeline, "orders")).findings
+    assert "record" not in {finding.kind for finding in findings}
 
 
 # ---- what was read -------------------------------------------------------------------------------------------

@@ -12,8 +12,10 @@ import odradek as od
 from odradek.pipeline.commits import Commit
 from odradek.pipeline.committed import open_committed
 from odradek.pipeline.config import load
-from odradek.pipeline.flow import open_flow, status
+from odradek.pipeline.flow import open_flow
 from odradek.pipeline.run import execute
+from odradek.pipeline.status import status
+from odradek.pipeline.table import Table
 from odradek.pipeline.verify import verify
 from odradek.testing import Kafka07Broker
 
@@ -42,6 +44,24 @@ def test_only_the_newest_record_is_read_however_many_there_are(
     parsed.clear()
     assert not work.run().flows[0].commits
     assert {commit.batch for commit in parsed} == {30}
+
+
+@KINDS
+def test_a_state_takes_one_look_at_each_table(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On an object store each look lists the whole log of a table."""
+    work = Workspace(tmp_path, kind)
+    work.append(numbers(0, 100))
+    assert not work.run().failed
+    table = type(work.table)
+    refresh, looks = table.refresh, []
+
+    def counted(self: Table) -> bool:
+        looks.append(self.where)
+        return refresh(self)
+
+    monkeypatch.setattr(table, "refresh", counted)
+    assert status(work.pipeline, "orders").rows == 100
+    assert len(looks) == len(set(looks)) == 2
 
 
 def test_a_plan_has_as_many_batches_as_the_run_makes(tmp_path: Path) -> None:

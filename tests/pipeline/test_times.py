@@ -66,7 +66,7 @@ def test_any_text_gives_a_time_or_null(texts: list[str]) -> None:
 )
 def test_a_column_that_cannot_have_times_is_refused(kind: pa.DataType, time_format: str) -> None:
     with pytest.raises(ConfigError, match="time_format"):
-        check_time(kind, time_format, "ts")
+        check_time(pa.schema([("ts", kind)]), "ts", time_format)
 
 
 @given(

@@ -12,7 +12,8 @@ import pytest
 
 from odradek.pipeline.delta import DeltaTable
 from odradek.pipeline.iceberg import MIN_SNAPSHOTS, IcebergTable
-from odradek.pipeline.table import Table, make_table
+from odradek.pipeline.layout import Storage
+from odradek.pipeline.table import UNLISTED_S, Table, make_table
 
 from .test_table import commit, counted, created, options, rows, write
 
@@ -121,7 +122,7 @@ def test_clean_removes_what_nothing_needs_and_nothing_else(tmp_path: Path, kind:
     foreign = root / "notes.txt"
     foreign.write_text("of a person")
     table.compact(MiB)
-    age(root, 3 * 3600)
+    age(root, UNLISTED_S + 3 * 3600)
     young = root / "data" / "odradek-orders-00000010-young-1.parquet"
     young.write_bytes(b"of a task that is running")
     planned = table.clean(3600, dry_run=True)
@@ -135,6 +136,43 @@ def test_clean_removes_what_nothing_needs_and_nothing_else(tmp_path: Path, kind:
     assert newest is not None and newest.batch == 6
     again.append([write(again, "more", rows(70, 10))], commit(7, 80))
     assert counted(again) == (70, 70)
+
+
+@KINDS
+def test_clean_leaves_what_a_run_is_about_to_list_whatever_its_age_must_be(tmp_path: Path, kind: str) -> None:
+    """Of what versions have listed, nothing is kept."""
+    table = filled(tmp_path, kind)
+    root = Path(table.options.storage.root)
+    listed = {file.path for file in table.files()}
+    assert table.compact(MiB)["removed"] == 6
+    running = write(table, "of-a-run", rows(70, 10))
+    other = make_table(table.options)
+    assert other.refresh()
+    assert listed <= set(other.clean(0, dry_run=False))
+    assert not any((root / path).exists() for path in listed)
+    assert table.refresh()
+    table.append([running], commit(7, 80))
+    assert offsets(table) == list(range(10, 80)) and counted(table) == (70, 70)
+
+
+@KINDS
+def test_the_age_of_a_file_is_that_of_the_stores_clock(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = filled(tmp_path, kind)
+    running = write(table, "of-a-run", rows(70, 10))
+    age(tmp_path, 2 * UNLISTED_S)  # this machine's clock is ahead of the store's
+    monkeypatch.setattr(Storage, "now", lambda _: time.time() - 2 * UNLISTED_S)
+    table.clean(0, dry_run=False)
+    assert Path(table.options.storage.root, running.path).exists()
+    monkeypatch.undo()
+    assert any(path.endswith(running.path) for path in table.clean(0, dry_run=False))
+
+
+def test_a_store_says_its_time_and_keeps_nothing_of_that(tmp_path: Path) -> None:
+    before = time.time()
+    assert before - 2 < Storage(str(tmp_path), "delta").now() < time.time() + 2
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_expiry_keeps_the_way_to_the_newest_record(tmp_path: Path) -> None:

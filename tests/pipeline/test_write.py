@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from odradek.pipeline import write
 from odradek.pipeline.delta import column_statistics
+from odradek.pipeline.errors import StorageError
 from odradek.pipeline.layout import Storage, column_types, parse_columns, partition_values
 from odradek.pipeline.table import DataFile
 from odradek.pipeline.write import FileWriter, SmallGroups, WriteTarget
@@ -148,6 +150,20 @@ def test_what_is_abandoned_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     assert list(tmp_path.rglob("*.parquet"))
     writer.abandon()
     assert not list(tmp_path.rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("rest", [0, 1, 8, 100])
+def test_a_full_disk_is_what_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rest: int) -> None:
+    """However much of a file is left when the disk is full: closing it again fails in a way of its own, which says
+    nothing of the disk."""
+    with hourly(tmp_path) as writer:
+        writer.add(batch([("a", 0, 0)]))
+        (whole,) = writer.finish()
+    disk, fits = pa.fs.LocalFileSystem(), whole.size - rest
+    monkeypatch.setattr(Storage, "create", lambda *_: disk.open_output_stream("/dev/full", buffer_size=fits))
+    with pytest.raises(StorageError, match="No space left on device"), hourly(tmp_path) as writer:
+        writer.add(batch([("a", 0, 0)]))
+        writer.finish()
 
 
 @settings(max_examples=30, deadline=None)

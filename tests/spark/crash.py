@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from typing import Any
 
 from odradek.cli.app import run
+from odradek.pipeline import flow
+from odradek.pipeline.config import Pipeline
 from odradek.pipeline.flow import FlowRun
+from odradek.pipeline.source import source_options
+from odradek.spark.options import SourceOptions
 
 
 def say_when_reading(*, wait: bool) -> None:
@@ -28,13 +33,12 @@ def say_when_reading(*, wait: bool) -> None:
 
 
 def shorten_deadlines(seconds: str) -> None:
-    original = FlowRun.__post_init__
+    deadline_s = float(seconds)
 
-    def patched(self: FlowRun) -> None:
-        self.options = dict.fromkeys(("fetchOffset.deadlineMs", "kafkaConsumer.pollTimeoutMs"), f"{seconds}000")
-        original(self)
+    def patched(pipeline: Pipeline, name: str) -> SourceOptions:
+        return replace(source_options(pipeline, name), deadline_s=deadline_s, poll_deadline_s=deadline_s)
 
-    FlowRun.__post_init__ = patched  # type: ignore[method-assign]
+    setattr(flow, "source_options", patched)  # noqa: B010
 
 
 def main(step: str, file: str, *seconds: str) -> int:

@@ -14,7 +14,7 @@ from odradek.testing import KafkaBroker
 
 from .made import names, types_of
 
-__all__ = ["batch", "numbers", "rows", "stream", "values", "write"]
+__all__ = ["alter", "batch", "numbers", "recreate", "rows", "stream", "values", "write"]
 
 
 def write(kafka: KafkaBroker, topic: str, values: Sequence[bytes], partition: int = 0, **options: Any) -> None:
@@ -25,6 +25,29 @@ def write(kafka: KafkaBroker, topic: str, values: Sequence[bytes], partition: in
             (await out.send_many(topic, values, partition=partition)).check()
 
     anyio.run(send)
+
+
+def recreate(kafka: KafkaBroker, topic: str, partitions: int) -> None:
+    """Delete a topic and make it again."""
+
+    async def change() -> None:
+        async with od.connect(f"kafka://{kafka.bootstrap}") as k:
+            (await k.admin.delete_topics(topic)).check()
+            with anyio.fail_after(30):
+                while (await k.admin.create_topics(topic, partitions=partitions)).failed:  # noqa: ASYNC110
+                    await anyio.sleep(0.05)
+
+    anyio.run(change)
+
+
+def alter(kafka: KafkaBroker, topic: str, entries: dict[str, str | None]) -> None:
+    """Set entries of the configuration of a topic."""
+
+    async def change() -> None:
+        async with od.connect(f"kafka://{kafka.bootstrap}") as k:
+            (await k.admin.alter_topic_configs({topic: entries})).check()
+
+    anyio.run(change)
 
 
 def numbers(count: int, first: int = 0) -> list[bytes]:

@@ -98,6 +98,20 @@ def test_users_and_passwords_come_from_javas_login_modules() -> None:
     assert (kerberos.sasl_mechanism, kerberos.sasl_kerberos_service_name) == ("GSSAPI", "kafka")
 
 
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SASL_PLAINTEXT"])
+def test_stores_of_java_do_not_matter_without_tls(protocol: str) -> None:
+    stores = {"ssl_truststore_location": "trust.jks", "ssl_keystore_location": "c.p12", "ssl_keystore_type": "PKCS12"}
+    login = {"sasl_mechanism": "PLAIN", "sasl_jaas_config": PLAIN}
+    _, options = security(security_protocol=protocol, **stores, **login)
+    assert (options.ssl_cafile, options.ssl_certfile) == (None, None)
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+def test_a_login_of_java_does_not_matter_without_sasl(protocol: str) -> None:
+    _, options = security(security_protocol=protocol, sasl_jaas_config="com.example.OwnLoginModule required;")
+    assert options.sasl_mechanism is None
+
+
 def test_no_error_has_a_secret() -> None:
     for jaas in (PLAIN.replace("required", "required secretKeys=1"), PLAIN[:-20], PLAIN.replace("PlainLogin", "Other")):
         with pytest.raises(ConfigError) as caught:
@@ -166,7 +180,7 @@ def test_texts_that_are_not_pem_are_refused_without_being_shown() -> None:
         security(security_protocol="SSL", **{"ssl.keystore.key": key})
     assert secret not in str(caught.value)
     with pytest.raises(ConfigError, match=r"keystore\.location and kafka\.ssl\.keystore\.key exclude"):
-        security(**{"ssl.keystore.location": "client.pem", "ssl.keystore.key": key})
+        security(security_protocol="SSL", **{"ssl.keystore.location": "client.pem", "ssl.keystore.key": key})
 
 
 def test_a_malformed_address_names_the_option() -> None:

@@ -19,7 +19,7 @@ from odradek.spark.source import BatchReader
 from odradek.testing import KafkaBroker
 
 from ..brokers import foreign
-from .kafka import batch, numbers, rows, stream, values, write
+from .kafka import batch, numbers, recreate, rows, stream, values, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -168,6 +168,35 @@ def test_deleted_records_are_a_loss_unless_the_options_say_otherwise(odradek_kaf
         reader.partitions(start, end)
     lenient = stream(odradek_kafka, subscribe=topic, failOnDataLoss="false")
     assert [row["offset"] for row in rows(lenient, lenient.partitions(start, end))] == list(range(3, 20))
+
+
+def test_a_topic_that_is_made_again_after_tasks_were_planned_is_data_loss(
+    odradek_kafka: KafkaBroker, topic: str
+) -> None:
+    write(odradek_kafka, topic, numbers(20))
+    reader, lenient = (stream(odradek_kafka, subscribe=topic, failOnDataLoss=each) for each in ("true", "false"))
+    start = {"v": 1, "topics": {topic: {"0": 0, "1": 0}}}
+    end = lenient.latestOffset(start, lenient.getDefaultReadLimit())
+    tasks = reader.partitions(start, end)
+    recreate(odradek_kafka, topic, PARTITIONS)
+    write(odradek_kafka, topic, numbers(30, 1000))
+    with pytest.raises(DataLoss, match=r"deleted and made again: wanted \[0, 20\)"):
+        rows(reader, tasks)
+    assert rows(lenient, tasks) == []
+    following = lenient.latestOffset(end, lenient.getDefaultReadLimit())
+    assert [row["value"] for row in rows(lenient, lenient.partitions(end, following))] == numbers(30, 1000)
+
+
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_a_start_behind_the_end_of_the_log_is_an_error_of_a_batch_as_in_sparks_own_source(
+    odradek_kafka: KafkaBroker, topic: str, strict: str
+) -> None:
+    write(odradek_kafka, topic, numbers(20))
+    start = json.dumps({topic: {"0": 21, "1": 0}})
+    with pytest.raises(ConfigError, match=r"/0: starts at 21, but ends at 20"):
+        batch(odradek_kafka, subscribe=topic, startingOffsets=start, failOnDataLoss=strict).partitions()
+    at_end = batch(odradek_kafka, subscribe=topic, startingOffsets=start.replace("21", "20"))
+    assert values(at_end) == []
 
 
 def test_a_topic_that_does_not_exist_is_an_error(odradek_kafka: KafkaBroker) -> None:

@@ -94,7 +94,7 @@ def test_logs_of_several_brokers_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_a_place_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"option path='.*nowhere': no such file or directory"):
+    with pytest.raises(ConfigError, match=r"option path: '.*nowhere': no such file or directory"):
         batch_rows(path=tmp_path / "nowhere")
 
 

@@ -139,7 +139,7 @@ def test_brokers_are_listed_as_in_0_7_or_as_in_urls(text: str, url: str) -> None
 
 
 def test_brokers_need_their_ids() -> None:
-    with pytest.raises(ConfigError, match=r"kafka\.broker\.list: 'h:9092': must be id:host:port"):
+    with pytest.raises(ConfigError, match=r"kafka\.broker\.list: each broker needs its id"):
         parse_source({"kafka.broker.list": "h:9092", "subscribe": "t"}, streaming=False)
 
 
@@ -193,13 +193,35 @@ def test_topics_are_chosen_by_name_pattern_or_partition() -> None:
     assert [parse(subscribe="b, a,b").topics.has(topic) for topic in "abc"] == [True, True, False]
     where = {"kafka.zk.connect": "zk"}
     pattern = parse_source(where | {"subscribePattern": "a.*|b"}, streaming=False).topics
-    assert [pattern.has(topic) for topic in ("a", "ab", "b", "bc")] == [True, True, True, False]
+    assert [pattern.has(topic) for topic in ("a", "ab", "b", "bc", "d")] == [True, True, True, True, False]
     assigned = parse_source(where | {"assign": '{"t":["0-1"]}'}, streaming=False).topics
     assert assigned.partitions == (TopicPartition("t", 1, 0),)
     assert (assigned.has("t"), assigned.has("u")) == (True, False)
     assert Topics().has("any")
     with pytest.raises(ConfigError, match="not a regular expression of Python"):
         parse_source(where | {"subscribePattern": "*"}, streaming=False)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topics"),
+    [
+        ("bcd", {"abcd"}),
+        ("bcd$", {"abcd"}),
+        ("^abc$", {"abc"}),
+        ("ab", {"abc", "abcd"}),
+        ("^bc", set()),
+        ("abc", {"abc", "abcd"}),
+        ("(?i)ABCD", {"abcd"}),
+    ],
+)
+def test_a_pattern_is_found_anywhere_in_the_name_as_by_sparks_own_source(pattern: str, topics: set[str]) -> None:
+    """The topics are those that the connector of Spark 4.2 has read of these two, on Spark 4.3."""
+    chosen = parse_source({"kafka.zk.connect": "zk", "subscribePattern": pattern}, streaming=False).topics
+    assert set(filter(chosen.has, ("abc", "abcd"))) == topics
+
+
+def test_the_pattern_of_a_pipeline_matches_the_whole_name() -> None:
+    assert [Topics(pattern="a|ab", whole=True).has(topic) for topic in ("a", "ab", "abc")] == [True, True, False]
 
 
 # ---- from where to where -------------------------------------------------------------------------------------

@@ -409,5 +409,5 @@ def test_positions_are_ranges_where_a_cluster_tells_them() -> None:
         "rows": 16,
         "repeated": 5,
         "first": 10,
-        "last": 30,
+        "last": 34,
     }

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from odradek.errors import ConfigError
 from odradek.spark.values import (
+    ids_from_dict,
     offsets_from_dict,
     offsets_to_dict,
     parse_assign,
@@ -48,6 +49,15 @@ def test_offsets_look_as_documented() -> None:
     assert dump_offsets({}) == '{"v":1,"topics":{}}'
 
 
+def test_offsets_have_the_ids_of_those_topics_whose_id_is_known() -> None:
+    dumped = offsets_to_dict({C: Position(7), A: Position(5)}, {"b": "0b", "gone": "0c"})
+    assert dumped == {"v": 1, "topics": {"a": {"0-1": 5}, "b": {"3": 7}}, "ids": {"b": "0b"}}
+    assert (offsets_from_dict(dumped), ids_from_dict(dumped)) == ({A: 5, C: 7}, {"b": "0b"})
+    assert ids_from_dict({"v": 1, "topics": {}}) == ids_from_dict({"ids": {"0": 123}}) == {}
+    with pytest.raises(ConfigError, match="ids of topics are"):
+        ids_from_dict({"v": 1, "topics": {}, "ids": {"b": 7}})
+
+
 @given(OFFSETS)
 def test_offsets_survive_the_round_trip(offsets: dict[TopicPartition, Position]) -> None:
     assert load_offsets(dump_offsets(offsets)) == offsets
@@ -70,6 +80,13 @@ def test_different_offsets_have_different_texts(
     one: dict[TopicPartition, Position], other: dict[TopicPartition, Position]
 ) -> None:
     assert (dump_offsets(one) == dump_offsets(other)) == (one == other)
+
+
+def test_offsets_of_a_checkpoint_of_sparks_own_source_are_taken_over() -> None:
+    theirs = {"orders": {"0": 5, "10": 0}, "v": {"0": 1}, "topics": {"0": 2}}
+    offsets = offsets_from_dict(theirs)
+    assert offsets == offsets_from_dict({"v": 1, "topics": theirs})
+    assert offsets[TopicPartition("v", 0)] == 1 and len(offsets) == 4
 
 
 @pytest.mark.parametrize(
@@ -103,7 +120,7 @@ def test_what_is_not_offsets_is_refused(text: str, why: str) -> None:
         load_offsets(text)
 
 
-@given(st.text() | st.recursive(st.none() | st.integers() | st.text(), lambda x: st.dictionaries(st.text(), x)))
+@given(st.text() | st.integers() | st.recursive(st.none() | st.text(), lambda x: st.dictionaries(st.text(), x)))
 def test_anything_else_raises_the_one_error(value: object) -> None:
     with pytest.raises(ConfigError):
         offsets_from_dict(value)

@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import anyio
 import psutil
 import pytest
 
+import odradek as od
 from odradek.errors import ConfigError, ServerError
 from odradek.testing import KafkaBroker
 from odradek.testing.kafka.releases import KRAFT, NEWEST, ZOOKEEPER, release
@@ -204,3 +206,46 @@ async def test_it_starts_and_stops_without_blocking_the_loop() -> None:
     async with KafkaBroker("0.8.2.2") as broker:
         assert broker.running
     assert not broker.running
+
+
+def test_a_client_of_zookeeper_that_a_new_java_breaks_is_replaced_by_one_that_works() -> None:
+    """ZOOKEEPER-3779: Kafka 2.0 to 2.3 brings 3.4.13 or 3.4.14, which cannot connect on Java 14 and later."""
+    versions = ["1.1.1", "2.0.1", "2.3.1", "2.4.1"]
+    replaced = [version for version in versions if "org.apache.zookeeper:zookeeper:3.4.10" in coordinates(version)]
+    assert replaced == ["2.0.1", "2.3.1"]
+
+
+def coordinates(version: str) -> tuple[str, ...]:
+    return release(version).coordinates
+
+
+@pytest.mark.parametrize("version", ["0.8.2.2", "0.10.1.1", "0.10.2.2", "2.8.2", NEWEST])
+@pytest.mark.anyio
+async def test_clients_of_a_proxied_broker_go_through_its_proxy_over_restarts(version: str) -> None:
+    async with KafkaBroker(version, proxied=True) as broker:
+        proxy, address = broker.proxy, broker.bootstrap
+        assert address == proxy.address != f"{broker.host}:{broker.plaintext_port}"
+        await anyio.to_thread.run_sync(broker.create_topic, "t")
+        async with od.connect(f"kafka://{address}") as k, k.producer() as out:
+            await out.send("t", b"before")
+            sent = proxy.statistics().client_bytes
+            proxy.cut()
+            await anyio.to_thread.run_sync(broker.restart)
+            assert (broker.proxy, broker.bootstrap) == (proxy, address)
+            await out.send("t", b"after")
+        assert proxy.statistics().client_bytes > sent
+    with pytest.raises(ConfigError, match="has no proxy now"):
+        _ = broker.proxy
+
+
+def test_with_other_security_protocols_the_proxy_is_in_front_of_the_first_listener() -> None:
+    with KafkaBroker(listeners=("SASL_PLAINTEXT", "PLAINTEXT"), proxied=True) as broker:
+        assert broker.bootstrap_of("SASL_PLAINTEXT") == broker.bootstrap == broker.proxy.address
+        assert broker.bootstrap_of("PLAINTEXT") == f"127.0.0.1:{broker.plaintext_port}"
+        (node,) = broker.metadata().brokers
+        assert node.port == broker.plaintext_port, "brokers and tools are told the direct address"
+
+
+def test_a_broker_that_cannot_advertise_another_address_has_no_proxy() -> None:
+    with pytest.raises(ConfigError, match=r"proxied: Kafka 0\.8\.0 advertises the address at which it listens"):
+        KafkaBroker("0.8.0", proxied=True)

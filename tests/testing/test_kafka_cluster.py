@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import anyio
 import psutil
 import pytest
 
+import odradek as od
 from odradek.errors import ConfigError, ServerError
 from odradek.testing import KafkaCluster, ZooKeeperServer
 from odradek.testing.kafka.releases import KRAFT, NEWEST, ZOOKEEPER
@@ -38,6 +40,25 @@ def test_leaders_move_and_survive_the_death_of_a_broker(version: str, mode: str)
         pids = [broker._process.pid for broker in cluster.brokers if broker._process]
     assert len(pids) == 3
     assert not any(map(psutil.pid_exists, pids))
+
+
+@pytest.mark.parametrize("version", ["0.8.2.2", NEWEST])
+@pytest.mark.anyio
+async def test_each_broker_of_a_proxied_cluster_is_reached_through_its_own_proxy(version: str) -> None:
+    async with KafkaCluster(version, proxied=True) as cluster:
+        proxies = [broker.proxy for broker in cluster.brokers]
+        assert cluster.bootstrap == ",".join(proxy.address for proxy in proxies)
+        await anyio.to_thread.run_sync(cluster.create_topic, "orders", 3)
+        async with od.connect(f"kafka://{cluster.bootstrap}") as k, k.producer() as out:
+            for partition in range(3):
+                await out.send("orders", b"x" * 10_000, partition=partition)
+        assert min(proxy.statistics().client_bytes for proxy in proxies) > 10_000
+        if version == NEWEST:
+            for proxy in proxies:
+                proxy.refuse()
+            await anyio.to_thread.run_sync(cluster.create_topic, "among-themselves")  # with three replicas
+            cluster.brokers[0].kill()
+            assert cluster.leader("among-themselves").running
 
 
 def test_topics_have_the_replicas_and_the_properties_asked_for() -> None:

@@ -11,8 +11,19 @@ import click
 
 import odradek as od
 from odradek.cli.arrow_output import OUTPUT, write_tables
-from odradek.cli.cluster_queries import find_partitions, last_records
-from odradek.cli.options import COUNT, FORMAT, JSON, TOPIC, Last, clustered, examples, one_topic, start_position
+from odradek.cli.cluster_queries import find_partitions, last_records, message_limit
+from odradek.cli.options import (
+    COUNT,
+    FORMAT,
+    JSON,
+    MAX_MESSAGE,
+    TOPIC,
+    Last,
+    clustered,
+    examples,
+    one_topic,
+    start_position,
+)
 from odradek.cli.output import Render, formatter, json_line, progress
 from odradek.types import Record, StartPosition
 
@@ -78,6 +89,7 @@ class _RecordPrinter(NamedTuple):
 @FORMAT
 @OUTPUT
 @COUNT
+@MAX_MESSAGE
 @JSON
 @clustered
 def cat(
@@ -96,6 +108,7 @@ def cat(
     format: str | None,
     output: str | None,
     count: int | None,
+    max_message_bytes: int | None,
     as_lines: bool,
 ) -> int:
     """Print the messages of TOPIC, from the beginning to its current end.
@@ -107,7 +120,7 @@ def cat(
     if group is not None and (partition is not None or offset != "beginning"):
         raise click.UsageError("--group cannot be combined with -p and -o: the group assigns partitions and positions")
     name = one_topic(topic, named)
-    request = _ReadRequest(name, partition, start_position(offset), follow)
+    request = _ReadRequest(name, partition, start_position(offset), follow, max_message_bytes)
     if output is not None:
         if as_lines or format is not None or group is not None or isinstance(request.start, Last):
             raise click.UsageError("--output cannot be combined with --json, --format, --group or -o -N")
@@ -115,7 +128,7 @@ def cat(
     render: Render = json_line if as_lines else _renderer(format, delimiter, key_separator, show_null)
     printer = _RecordPrinter(render, count, unbuffered)
     if group is not None:
-        return od.run(_cat_group, url, name, group, printer)
+        return od.run(_cat_group, url, request, group, printer)
     return od.run(_cat, url, request, printer)
 
 
@@ -131,13 +144,18 @@ class _ReadRequest(NamedTuple):
     partition: str | None
     start: StartPosition | Last
     follow: bool
+    max_message_bytes: int | None
+
+    def limit(self, k: od.Cluster) -> int:
+        """Return the size limit of a message (bytes)."""
+        return message_limit(k, self.max_message_bytes, 4 * od.MiB)
 
 
 async def _cat(url: str, request: _ReadRequest, printer: _RecordPrinter) -> int:
     async with od.connect(url) as k:
         partitions = await find_partitions(k, request.topic, request.partition)
         if isinstance(request.start, Last):
-            return await _cat_last(k, partitions, request.start.messages, request.follow, printer)
+            return await _cat_last(k, request, partitions, request.start.messages, printer)
         async with _reader(k, request, partitions, request.start) as r:
             await _print(r, printer, 0)
     return 0
@@ -157,18 +175,19 @@ def _reader(
 ) -> od.Reader:
     # A reader of a topic, rather than of partitions, also reads partitions that appear later.
     topics = request.topic if request.partition is None else dict.fromkeys(partitions, start)
-    return k.reader(topics, start=start, until=None if request.follow else od.LATEST)
+    until = None if request.follow else od.LATEST
+    return k.reader(topics, start=start, until=until, max_message_bytes=request.limit(k))
 
 
 async def _cat_last(
-    k: od.Cluster, partitions: Sequence[od.TopicPartition], count: int, follow: bool, printer: _RecordPrinter
+    k: od.Cluster, request: _ReadRequest, partitions: Sequence[od.TopicPartition], count: int, printer: _RecordPrinter
 ) -> int:
     ends, printed = {}, 0
     for partition in partitions:
-        records, ends[partition] = await last_records(k, partition, count)
+        records, ends[partition] = await last_records(k, partition, count, request.limit(k))
         printed = printer.write(records, printed)
-    if follow and not printer.is_done(printed):
-        async with k.reader(ends) as r:
+    if request.follow and not printer.is_done(printed):
+        async with k.reader(ends, max_message_bytes=request.limit(k)) as r:
             await _print(r, printer, printed)
     return 0
 
@@ -182,9 +201,9 @@ async def _print(r: od.Reader, printer: _RecordPrinter, printed: int) -> None:
                 return
 
 
-async def _cat_group(url: str, topic: str, group: str, printer: _RecordPrinter) -> int:
+async def _cat_group(url: str, request: _ReadRequest, group: str, printer: _RecordPrinter) -> int:
     printed = 0
-    async with od.connect(url) as k, k.consumer(topic, group=group) as c:
+    async with od.connect(url) as k, k.consumer(request.topic, group=group, max_message_bytes=request.limit(k)) as c:
         async for record in c:
             printed = printer.write([record], printed)
             if printer.is_done(printed):

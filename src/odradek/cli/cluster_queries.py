@@ -9,10 +9,11 @@ from typing import NamedTuple, TypeVar
 import click
 
 import odradek as od
+from odradek.client.options import LARGEST_MESSAGE
 from odradek.core.admin import Results
 from odradek.types import EARLIEST, LATEST, Position, Record, TopicPartition, by_broker
 
-__all__ = ["PartitionExtent", "delete_described", "extents", "find_partitions", "last_records"]
+__all__ = ["PartitionExtent", "delete_described", "extents", "find_partitions", "last_records", "message_limit"]
 
 T = TypeVar("T")
 
@@ -47,7 +48,15 @@ async def extents(k: od.Cluster, topic: str) -> dict[TopicPartition, PartitionEx
     return {p: PartitionExtent(earliest[p], latest[p]) for p in sorted(earliest) if p in latest}
 
 
-async def last_records(k: od.Cluster, partition: TopicPartition, count: int) -> tuple[list[Record], Position]:
+def message_limit(k: od.Cluster, asked: int | None, default_07: int) -> int:
+    """Return the size limit of a message (bytes): as asked, or what any broker takes. 0.7 has a default of its own: its
+    brokers drop larger messages silently, and what looks like the size of a large one may be damaged."""
+    return asked or (default_07 if k.driver.numbers_by_broker else LARGEST_MESSAGE)
+
+
+async def last_records(
+    k: od.Cluster, partition: TopicPartition, count: int, max_message_bytes: int
+) -> tuple[list[Record], Position]:
     """Return the last `count` messages of a partition, and the position of its end.
 
     Logs can only be read forwards, from known boundaries: read range by range, from the last one back.
@@ -61,7 +70,8 @@ async def last_records(k: od.Cluster, partition: TopicPartition, count: int) -> 
     for end, begin in pairwise(boundaries):
         if sum(map(len, ranges)) >= count:
             break
-        ranges.append(await _read_tail(k, partition, begin, end, count))
+        async with k.reader({partition: begin}, until=end, max_message_bytes=max_message_bytes) as r:
+            ranges.append(await _tail(r, count))
     records = list(chain.from_iterable(reversed(ranges)))
     return records[-count:] if count else [], segment_starts[0]
 
@@ -76,13 +86,10 @@ def _boundaries(ends: Sequence[Position], count: int) -> list[Position]:
     return boundaries
 
 
-async def _read_tail(
-    k: od.Cluster, partition: TopicPartition, begin: Position, end: Position, count: int
-) -> list[Record]:
+async def _tail(r: od.Reader, count: int) -> list[Record]:
     kept: list[Record] = []
-    async with k.reader({partition: begin}, until=end) as r:
-        async for batch in r.batches():
-            kept = [*kept, *batch][-count:]
+    async for batch in r.batches():
+        kept = [*kept, *batch][-count:]
     return kept
 
 

@@ -63,6 +63,9 @@ async def _lag(url: str, group: str | None, watch: bool, limit: int | None, as_l
             if group is not None and not rows:
                 raise click.ClickException(f"{group}: this group has no committed positions")
             _print(rows, group is None, as_lines, clear=watch)
+            for row in rows:
+                if row.committed is not None and row.committed > row.end:
+                    click.echo(f"{row.group}: {row.partition}: {row.committed} is beyond the end, {row.end}", err=True)
             if limit is not None and any(total > limit for total in _totals(rows).values()):
                 return 1
             if not watch:

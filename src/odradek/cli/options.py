@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from odradek.client.options import LARGEST_MESSAGE
 from odradek.io.drivers import url_forms
 from odradek.types import EARLIEST, LATEST, AtTime, Position, StartPosition
 
@@ -20,6 +21,7 @@ __all__ = [
     "COUNT",
     "FORMAT",
     "JSON",
+    "MAX_MESSAGE",
     "QUIET",
     "TOPIC",
     "Last",
@@ -34,6 +36,13 @@ JSON = click.option("--json", "-J", "as_lines", is_flag=True, help="Print JSON, 
 QUIET = click.option("--quiet", "-q", is_flag=True, help="Print neither progress nor a summary.")
 TOPIC = click.option("--topic", "-t", "named", metavar="TOPIC", help="The topic, as an option (for users of kcat).")
 COUNT = click.option("--count", "-c", type=click.IntRange(min=0), metavar="N", help="Stop after N messages.")
+MAX_MESSAGE = click.option(
+    "--max-message-bytes",
+    type=click.IntRange(1, (1 << 31) - 1),
+    metavar="N",
+    help=f"Size limit of a message. Default: {LARGEST_MESSAGE:,}; in 0.7 {4 << 20:,} to read, and 1,000,000 to write: "
+    "the default of its brokers, which silently drop larger ones.",
+)
 FORMAT = click.option(
     "--format",
     "-f",

@@ -15,8 +15,8 @@ import anyio.lowlevel
 import click
 
 import odradek as od
-from odradek.cli.cluster_queries import find_partitions
-from odradek.cli.options import COUNT, JSON, QUIET, TOPIC, clustered, examples, one_topic
+from odradek.cli.cluster_queries import find_partitions, message_limit
+from odradek.cli.options import COUNT, JSON, MAX_MESSAGE, QUIET, TOPIC, clustered, examples, one_topic
 from odradek.cli.output import echo_json, progress, unescape
 
 __all__ = ["put"]
@@ -50,6 +50,7 @@ READ_BYTES = 1 << 18
     help="Compression.",
 )
 @COUNT
+@MAX_MESSAGE
 @JSON
 @QUIET
 @clustered
@@ -65,6 +66,7 @@ def put(
     empty_is_null: bool,
     compression: str,
     count: int | None,
+    max_message_bytes: int | None,
     as_lines: bool,
     quiet: bool,
 ) -> int:
@@ -78,6 +80,8 @@ def put(
     files = words if named is not None else words[1:]
     if key is not None and key_separator is not None:
         raise click.UsageError("--key and --key-separator exclude each other")
+    if not delimiter:
+        raise click.BadParameter("--delimiter needs a text")
     parse = _LineParser(
         unescape(key_separator or "").encode(),
         None if key is None else key.encode(),
@@ -85,7 +89,7 @@ def put(
         empty_is_null,
     ).parse
     rows = _rows(files, unescape(delimiter).encode(), count, quiet)
-    written = od.run(_put, url, topic, partition, compression, rows, parse)
+    written = od.run(_put, url, topic, partition, compression, max_message_bytes, rows, parse)
     if as_lines:
         echo_json({"topic": topic, "written": written})
     elif not quiet:
@@ -101,17 +105,21 @@ async def _put(
     topic: str,
     partition: str | None,
     compression: str,
+    max_message_bytes: int | None,
     chunks: Rows,
     parse: Callable[[bytes], od.ProducerRecord],
 ) -> int:
-    async with od.connect(url) as k, k.producer(compression=compression) as out:
-        target = None if partition is None else await _target(k, topic, partition)
-        async for rows in chunks:
-            for row in rows:
-                value, key, headers, _ = parse(row)
-                await out.put(topic, value, key=key, partition=target, headers=headers)
-            if out.failures:
-                break  # leaving the producer's block raises an error that names all failures
+    async with od.connect(url) as k:
+        limit = message_limit(k, max_message_bytes, 1_000_000)
+        space = limit + 64 * od.MiB
+        async with k.producer(compression=compression, max_message_bytes=limit, buffer_bytes=space) as out:
+            target = None if partition is None else await _target(k, topic, partition)
+            async for rows in chunks:
+                for row in rows:
+                    value, key, headers, _ = parse(row)
+                    await out.put(topic, value, key=key, partition=target, headers=headers)
+                if out.failures:
+                    break  # leaving the producer's block raises an error that names all failures
     return out.statistics().written
 
 
@@ -182,14 +190,36 @@ async def _split_files(files: Sequence[str], delimiter: bytes) -> AsyncIterator[
     """Yield messages and the number of bytes read for them. No files: standard input."""
     names: Sequence[str | None] = files or [None]
     for file in names:
-        tail = b""
+        lines = _LineSplitter(delimiter)
         with ExitStack() as stack:
             source = sys.stdin.fileno() if file is None else stack.enter_context(_open(file)).fileno()
             while chunk := await _read(source):
-                *rows, tail = (tail + chunk).split(delimiter)
-                yield rows, len(chunk)
-        if tail:
-            yield [tail], 0
+                yield lines.feed(chunk), len(chunk)
+        if lines.rest:
+            yield [bytes(lines.rest)], 0
+
+
+class _LineSplitter:
+    """Divides a stream of bytes; the time it takes grows with the bytes alone, however long a message is.
+
+    Args:
+        delimiter: What is between two messages.
+    """
+
+    def __init__(self, delimiter: bytes) -> None:
+        self.rest = bytearray()
+        """What followed the last delimiter; it has none."""
+        self._delimiter = delimiter
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Take the next bytes, and return the messages that are complete."""
+        searched = max(0, len(self.rest) - len(self._delimiter) + 1)
+        self.rest += chunk
+        if self.rest.find(self._delimiter, searched) < 0:
+            return []
+        *rows, rest = bytes(self.rest).split(self._delimiter)
+        self.rest = bytearray(rest)
+        return rows
 
 
 async def _read(source: int) -> bytes:

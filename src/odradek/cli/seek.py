@@ -13,7 +13,7 @@ from odradek.cli.cluster_queries import find_partitions
 from odradek.cli.options import APPLY, JSON, Last, clustered, examples, start_position
 from odradek.cli.output import echo_failures, echo_json, echo_rows
 from odradek.core.admin import PositionChange
-from odradek.types import Position, StartPosition, TopicPartition
+from odradek.types import LATEST, Position, StartPosition, TopicPartition
 
 __all__ = ["seek"]
 
@@ -46,20 +46,22 @@ Targets = Mapping[str, StartPosition | None]
     metavar="TOPIC",
     help="Only this topic, which GROUP need not have read.",
 )
+@click.option("--force", is_flag=True, help="Also to a position beyond the end of its partition.")
 @APPLY
 @JSON
 @clustered
-def seek(url: str, group: str, to: str, topics: tuple[str, ...], apply: bool, as_lines: bool) -> int:
+def seek(url: str, group: str, to: str, topics: tuple[str, ...], force: bool, apply: bool, as_lines: bool) -> int:
     """Change the positions that GROUP has committed, on all partitions of the topics it has read.
 
     Without --apply, print what would change. With it, print the command that undoes the change as well. The group must
-    have no members meanwhile: they would commit over it.
+    have no members meanwhile: they would commit over it. A position beyond the end is refused without --force: no log
+    has it, so the next consumer would begin where its own settings say (`reset`, auto.offset.reset).
     """
     targets = _targets(to) if "=" in to else None
     if targets is not None and topics:
         raise click.UsageError("--topic cannot be combined with --to TOPIC/PARTITION=POSITION")
     everywhere = _position(to) if targets is None else None
-    changes, failed = od.run(_seek, url, group, targets, everywhere, topics, apply)
+    changes, failed = od.run(_seek, url, group, targets, everywhere, topics, force, apply)
     _print(changes, as_lines)
     if apply and changes:
         undo = _undo(group, changes)
@@ -94,6 +96,7 @@ async def _seek(
     targets: Targets | None,
     everywhere: StartPosition | None,
     topics: Collection[str],
+    force: bool,
     apply: bool,
 ) -> tuple[Mapping[TopicPartition, PositionChange], Mapping[TopicPartition, od.OdradekError]]:
     async with od.connect(url) as k:
@@ -101,8 +104,22 @@ async def _seek(
             wanted = dict.fromkeys(await _partitions(k, group, topics), everywhere)
         else:
             wanted = {await _named(k, name): position for name, position in targets.items()}
+        if not force:
+            await _refuse_beyond_end(k, wanted)
         results = await k.admin.reset_positions(group, wanted, dry_run=not apply)
     return {p: results.done[p] for p in sorted(results.done)}, results.failed
+
+
+async def _refuse_beyond_end(k: od.Cluster, wanted: Mapping[TopicPartition, StartPosition | None]) -> None:
+    exact = {p: at for p, at in wanted.items() if isinstance(at, int)}
+    for topic in {partition.topic for partition in exact}:
+        ends = await k.positions(topic, LATEST)
+        for partition in exact.keys() & ends.keys():
+            if exact[partition] > ends[partition]:
+                raise click.ClickException(
+                    f"{partition}: {exact[partition]} is beyond the end, {ends[partition]}: the group would continue "
+                    "where the settings of its next consumer say; --force commits it nevertheless"
+                )
 
 
 async def _partitions(k: od.Cluster, group: str, topics: Collection[str]) -> list[TopicPartition]:

@@ -21,7 +21,7 @@ from odradek.core.admin import (
     TopicSettings,
 )
 from odradek.core.interfaces import ProtocolDriver
-from odradek.errors import GroupError, OdradekError, Unreachable, Unsupported
+from odradek.errors import ConfigError, GroupError, OdradekError, Unreachable, Unsupported
 from odradek.io.gather import gather_outcomes
 from odradek.types import LATEST, AtTime, Position, PositionSpec, TopicPartition
 
@@ -86,7 +86,7 @@ class Admin:
 
     async def create_topics(
         self,
-        topics: str | Iterable[str],
+        topics: str | Iterable[str] | Mapping[str, int],
         *,
         partitions: int | None = None,
         replicas: int | None = None,
@@ -96,8 +96,9 @@ class Admin:
         """Create topics that are alike, and return when they can be used.
 
         Args:
-            topics: A name, or several.
-            partitions: How many each has; None: as many as brokers are configured to make (2.4 and later).
+            topics: A name, or several; or topic -> number of partitions.
+            partitions: How many each has, if `topics` does not say so; None: as many as brokers are configured to
+                make (2.4 and later).
             replicas: Copies of each partition; None: as many as brokers are configured to make (2.4 and later).
             config: Entries of their configuration, such as `{"retention.ms": "3600000"}`.
             validate_only: Find out whether they can be created, without doing it (0.10.2 and later).
@@ -110,8 +111,13 @@ class Admin:
         arguments.check_all(
             _RULES, partitions=partitions, replicas=replicas, config=config, validate_only=validate_only
         )
-        settings = TopicSettings(partitions, replicas, dict(config or {}))
-        wanted = dict.fromkeys(_names("topics", topics), settings)
+        if isinstance(topics, Mapping):
+            if partitions is not None:
+                raise ConfigError("partitions: `topics` says how many each topic has; give one of the two")
+            counts: Mapping[str, int | None] = _RULES["totals"]("topics", topics)
+        else:
+            counts = dict.fromkeys(_names("topics", topics), partitions)
+        wanted = {name: TopicSettings(count, replicas, dict(config or {})) for name, count in counts.items()}
         return await self._driver.admin().create_topics(wanted, validate_only=validate_only)
 
     async def delete_topics(self, topics: str | Iterable[str]) -> Results[str, None]:

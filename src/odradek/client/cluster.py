@@ -99,8 +99,9 @@ class Cluster:
 
         Args:
             topic: The topic.
-            at: EARLIEST, LATEST, or a time: the newest position known not to be after it (in 0.7 the start of a
-                segment), or the earliest one if there is none.
+            at: EARLIEST, LATEST, or a time: the first record of that time or later, or the end if there is none. Before
+                0.10.1 brokers know only the times of their files, and it is the start of the newest segment that is
+                certainly not after it, or the earliest position.
 
         Raises:
             TransportError, DeadlineError: One of its brokers did not answer.

@@ -22,6 +22,7 @@ __all__ = [
     "BATCHES",
     "DRIVER",
     "HEADERS",
+    "LARGEST_MESSAGE",
     "TABLES",
     "TIMESTAMP",
     "TUNING",
@@ -128,7 +129,8 @@ class Tuning:
 
     Args:
         connect_timeout: Time limit for opening one connection, address look-up included (s).
-        request_timeout: Time limit for one response of a broker (s). A connection without one is closed.
+        request_timeout: Time limit for one response of a broker (s). A connection without one is closed. While its
+            responses go on arriving, at 1 KiB/s at least, requests wait up to ten times as long.
         session_timeout: Time after which the coordinator of a group, in 0.7 ZooKeeper, counts a silent member as gone
             (s). None: 30 s, the most that all brokers accept by default; in 0.7 6 s, as its own clients. Where the
             brokers assign (KIP-848) it is a setting of theirs.
@@ -219,7 +221,12 @@ class ProducerOptions(TypedDict, total=False):
     ]
     compression: Annotated[
         str,
-        Option("none", COMPRESSION, "`none`, `gzip` or `snappy` (which 0.7.0 does not know), for all topics."),
+        Option(
+            "none",
+            COMPRESSION,
+            "`none`, `gzip`, `snappy`, `lz4` (0.8.2 and later) or `zstd` (2.1 and later), for all topics. 0.7 has gzip "
+            "and, from 0.7.1 on, snappy.",
+        ),
     ]
     compression_by_topic: Annotated[
         Mapping[str, str] | None,
@@ -236,8 +243,9 @@ class ProducerOptions(TypedDict, total=False):
         Option(
             None,
             _partitioner(),
-            "Chooses a record's partition; by default the cluster's own (0.7: `KeyHash`, crc32 of the key). Records "
-            "without a key fill the batch of one randomly chosen partition after the other.",
+            "Chooses a record's partition; by default murmur2 of the key, as Kafka's own producer does; in 0.7 crc32 "
+            "(`KeyHash`, the rule of librdkafka for later Kafka). Records without a key fill the batch of one randomly "
+            "chosen partition after the other.",
         ),
     ]
     acks: Annotated[
@@ -245,9 +253,9 @@ class ProducerOptions(TypedDict, total=False):
         Option(
             "all",
             arguments.choice("all", 1, 0),
-            '"all" or 1: the broker acknowledges every request (0.7 has no acknowledgements: each request is confirmed '
-            "by a second one). 0: a record counts as written once it is handed to the network; a broker that refuses "
-            "it or fails loses it silently.",
+            '"all": the broker acknowledges a batch once all replicas in sync have it. 1: once it has it itself. In '
+            "0.7 no request is answered: for both, each is confirmed by a second one. 0: a record counts as written "
+            "once it is handed to the network; a broker that refuses it or fails loses it silently.",
         ),
     ]
     reorder: Annotated[
@@ -259,8 +267,9 @@ class ProducerOptions(TypedDict, total=False):
         Option(
             1_000_000,
             arguments.size_bytes(at_most=(1 << 31) - 1),
-            "The brokers' max.message.size (bytes): a 0.7 broker drops larger messages silently. With compression it "
-            "applies to what is compressed together, which is split until it fits.",
+            "Size limit (bytes) of a record; with compression, of what is compressed together, which is split until it "
+            "fits. Brokers refuse more than max.message.bytes of the topic; those of 0.7 silently drop what is larger "
+            "than their max.message.size.",
         ),
     ]
     transactional_id: Annotated[
@@ -282,6 +291,11 @@ class ProducerOptions(TypedDict, total=False):
         ),
     ]
     tuning: Annotated[Tuning | None, TUNING]
+
+
+LARGEST_MESSAGE = 100_000_000
+"""A message that brokers of 0.8 and later take unless their largest request (socket.request.max.bytes, 100 MiB) was
+changed (bytes): the limit of tools, which leave it to the topic to refuse less."""
 
 
 # ---- reader and consumer --------------------------------------------------------------------------------------
@@ -344,8 +358,8 @@ class ReaderOptions(TypedDict, total=False):
         Option(
             "fail",
             _reset("fail"),
-            "Where to continue when the log no longer has a position: EARLIEST or LATEST; `fail` raises BrokerError "
-            "OffsetOutOfRange.",
+            "Where to continue when the log no longer has a position, or the topic was deleted and made again: "
+            "EARLIEST or LATEST; `fail` raises BrokerError OffsetOutOfRange.",
         ),
     ]
     tuning: Annotated[Tuning | None, TUNING]
@@ -381,8 +395,9 @@ class ConsumerOptions(TypedDict, total=False):
         Option(
             "start",
             _reset("start", "fail"),
-            "Where a partition continues whose position the log no longer has: `start` (as above), EARLIEST or LATEST, "
-            "or `fail`, which raises BrokerError OffsetOutOfRange. The new position is stored at once.",
+            "Where a partition continues whose position the log no longer has, or whose topic was deleted and made "
+            "again: `start` (as above), EARLIEST or LATEST, or `fail`, which raises BrokerError OffsetOutOfRange. The "
+            "new position is stored at once.",
         ),
     ]
     streams: Annotated[int, Option(1, arguments.count(at_most=10_000), "Number of streams per topic; see `streams`.")]
@@ -546,7 +561,9 @@ class HandlerArguments(TypedDict, total=False):
         Option(
             None,
             arguments.optional(arguments.text("a topic name")),
-            "Topic for records whose handler still raised; None: each() ends and raises that error.",
+            "Topic for records whose handler still raised, with key, headers and timestamp; the headers odradek.topic, "
+            "odradek.partition, odradek.position and odradek.error say where a record was and why its handler failed. "
+            "None: each() ends and raises that error.",
         ),
     ]
 

@@ -19,6 +19,7 @@ from odradek.errors import CorruptMessage, OdradekError
 from odradek.types import AtTime, Broker, Columns, Position, PositionSpec, TopicPartition
 
 __all__ = [
+    "NOT_OPEN",
     "AnsweringBrokerPolicy",
     "Assignment",
     "BrokerClient",
@@ -44,6 +45,9 @@ __all__ = [
 ]
 
 T_co = TypeVar("T_co", covariant=True)
+
+NOT_OPEN = "the cluster is not open: use it, and what is made from it, inside `async with odradek.connect(...) as k`"
+"""The text of the Closed that a driver raises for every use outside its block."""
 
 
 # ---- values -------------------------------------------------------------------------------------------------
@@ -78,7 +82,9 @@ class PartitionBatch:
         isolate_with: The most batches that may share a request with it, itself included, while nothing else is in
             flight to that broker; 0: no restriction. Set by a `RefusalPolicy`, as is `refusals`.
         refusals: How often the broker closed the connection on this batch when it was alone.
-        stamp: What `ProducerSequences` identifies the batch with, on every attempt; None: nothing does.
+        stamp: What `ProducerSequences` identifies the batch with; None: nothing does.
+        may_be_written: An earlier attempt may have been applied. From then on the batch is neither moved nor divided,
+            and keeps its stamp.
     """
 
     partition: TopicPartition
@@ -88,6 +94,7 @@ class PartitionBatch:
     isolate_with: int = 0
     refusals: int = 0
     stamp: object | None = None
+    may_be_written: bool = False
 
 
 class PartitionResult(NamedTuple):
@@ -101,7 +108,6 @@ class PartitionResult(NamedTuple):
         timestamp: The time the broker gave its records (ms since the epoch), if it did.
         log_start: The first position of the log, if the broker says so.
         record_errors: Row -> what is wrong with that record, if the broker refused the batch because of these alone.
-        stamp: The stamp with which the batch was sent.
     """
 
     partition: TopicPartition
@@ -110,7 +116,6 @@ class PartitionResult(NamedTuple):
     timestamp: int | None = None
     log_start: Position | None = None
     record_errors: Mapping[int, str] = {}
-    stamp: object | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +315,11 @@ class RoutingTable(Protocol):
 
     def leader(self, partition: TopicPartition) -> Broker | None:
         """Return the broker that serves a partition now, or None."""
+        ...
+
+    def topic_id(self, topic: str) -> bytes | None:
+        """Return what tells a topic from another one of the same name: it changes when the topic is deleted and made
+        again. None: the topic is not known, or the brokers have no ids (before 2.8)."""
         ...
 
 
@@ -516,7 +526,9 @@ class ProtocolDriver(Protocol):
     ) -> bool | None: ...
 
     @property
-    def metadata(self) -> ClusterMetadata: ...
+    def metadata(self) -> ClusterMetadata:
+        """Brokers, topics and leaders. Raises Closed, with NOT_OPEN, before the block of the driver is entered."""
+        ...
 
     def broker(self, broker: Broker, *, purpose: str) -> BrokerClient:
         """The api of one broker; `purpose` (`produce`, `fetch`, `control`) keeps sockets apart, so that a long
@@ -626,7 +638,7 @@ class AnsweringBrokerPolicy(RefusalPolicy):
 class ProducerSequences(Protocol):
     """The identity of one producer, and the numbers by which brokers recognise a batch that is sent again.
 
-    The numbers of a partition have no gap, so a batch keeps its stamp until it has an outcome.
+    The numbers of a partition have no gap. A batch that may have been written keeps its stamp until it has an outcome.
     """
 
     max_in_flight: int
@@ -650,22 +662,26 @@ class ProducerSequences(Protocol):
         ...
 
     def assign(self, batch: PartitionBatch) -> None:
-        """Set the `stamp` of a batch that is about to be sent for the first time. Only if it `may_send`."""
+        """Set the `stamp` of a batch that is about to be sent and has none. Only if it `may_send`."""
         ...
 
     def resolve(self, batch: PartitionBatch, result: PartitionResult) -> PartitionResult:
-        """Return what a result means for a batch with a stamp: whether it counts as written, or what to do instead.
-        Other batches of its partition may get another stamp by it."""
+        """Return what a result means for a batch with a stamp: whether it counts as written, or what to do instead."""
+        ...
+
+    def resolve_refusals(self, partition: TopicPartition) -> Sequence[PartitionBatch]:
+        """Decide, while no batch of a partition is in flight, about those whose numbers the broker refuses.
+
+        Returns the batches that cannot be sent again: they may be written, or are before one that may be. The others
+        lose their stamp, and get another one when they are sent again."""
         ...
 
     def divide(self, batch: PartitionBatch, parts: Sequence[PartitionBatch]) -> None:
-        """Move the numbers of a batch that was refused, and so not written, to parts of it, which are sent instead.
-        Other batches of its partition may get another stamp by it."""
+        """Move the numbers of a batch that was refused, and so not written, to parts of it, which are sent instead."""
         ...
 
     def release(self, batch: PartitionBatch, *, may_be_written: bool) -> None:
-        """End a batch that will not be sent again. Does nothing if its result was resolved to an outcome. Other batches
-        of its partition may get another stamp by it."""
+        """End a batch that will not be sent again. Does nothing if its result was resolved to an outcome."""
         ...
 
 

@@ -173,13 +173,14 @@ class CursorEvent(_Member):
     RECEIVE = "response accepted, or connection lost"
     BACK_OFF = "empty response or passing error"
     POLL = "back-off over, or served by another broker"
-    OUT_OF_RANGE = "position not in the log; reset by policy"
-    FAIL = "corrupt, too large, refused"
+    OUT_OF_RANGE = "position not in the log, or in that of a topic that was deleted; reset by policy"
+    FAIL = "corrupt, too large, refused, out of range"
     REACH = "`until` reached"
     SEEK = "seek"
 
 
 _P, _PE = CursorState, CursorEvent
+_READING = (_P.RESOLVING, _P.READY, _P.IN_FLIGHT, _P.BACKING_OFF, _P.OUT_OF_QUOTA, _P.PAUSED)
 
 CURSOR: Machine[CursorState, CursorEvent] = Machine(
     "partition",
@@ -188,7 +189,6 @@ CURSOR: Machine[CursorState, CursorEvent] = Machine(
         (_P.UNASSIGNED, _PE.ASSIGN): _P.RESOLVING,
         (_P.RESOLVING, _PE.RESOLVE): _P.READY,
         (_P.RESOLVING, _PE.REACH): _P.ENDED,
-        (_P.RESOLVING, _PE.FAIL): _P.FAILED,
         (_P.READY, _PE.SEND): _P.IN_FLIGHT,
         (_P.READY, _PE.FILL): _P.OUT_OF_QUOTA,
         (_P.READY, _PE.PAUSE): _P.PAUSED,
@@ -196,10 +196,11 @@ CURSOR: Machine[CursorState, CursorEvent] = Machine(
         (_P.PAUSED, _PE.RESUME): _P.READY,
         (_P.IN_FLIGHT, _PE.RECEIVE): _P.READY,
         (_P.IN_FLIGHT, _PE.BACK_OFF): _P.BACKING_OFF,
-        (_P.IN_FLIGHT, _PE.OUT_OF_RANGE): _P.RESOLVING,
-        (_P.IN_FLIGHT, _PE.FAIL): _P.FAILED,
         (_P.IN_FLIGHT, _PE.REACH): _P.ENDED,
         (_P.BACKING_OFF, _PE.POLL): _P.READY,
+        # That a topic was made again is learned from the metadata, whatever its partitions do.
+        **{(state, _PE.OUT_OF_RANGE): _P.RESOLVING for state in _READING},
+        **{(state, _PE.FAIL): _P.FAILED for state in _READING},
         # A response to a fetch from before the seek is ignored, so the next fetch need not wait for it.
         **{(state, _PE.SEEK): _P.RESOLVING for state in _P if state is not _P.UNASSIGNED},
         **{(state, _PE.UNASSIGN): _P.UNASSIGNED for state in _P},

@@ -127,7 +127,8 @@ class Connection:
             buffers: What is sent, contiguously; must not change before the result exists.
             reply: Decodes the response; None if none is expected: the result is then None, once all bytes are written.
             deadline_s: Seconds from now to the result. When they pass, the connection is closed (a later response
-                could not be told from the next one), and the request fails with DeadlineError.
+                could not be told from the next one), and the request fails with DeadlineError. While responses arrive
+                on the connection, slowly, it gets more time (see `InFlightRequest.extend`).
             request: Instead of `buffers` and `reply`: encoded when it leaves the queue, for the session of the
                 handshake.
 
@@ -372,7 +373,8 @@ class Connection:
             if self._pipeline is not None:
                 self._pipeline.resume()
         outstanding = self._queue.outstanding()
-        if late := [pending for pending in outstanding if pending.deadline <= now]:
+        late = [pending for pending in outstanding if pending.deadline <= now]
+        if not all(pending.extend(now) for pending in late):
             self._fail_late(late)
         elif not outstanding and self.state is State.CONNECTED and now >= self._used_at + self.options.max_idle_s:
             self._move(Event.UNUSED)

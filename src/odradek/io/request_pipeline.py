@@ -5,6 +5,7 @@ A pipeline lasts as long as its transport. The queue it sends from belongs to th
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -22,6 +23,7 @@ from odradek.io.requests import (
     RequestQueue,
     resume_handshake,
 )
+from odradek.io.tls import tls_error
 from odradek.io.transport import Transport
 
 __all__ = ["PipelineHost", "RequestPipeline"]
@@ -233,6 +235,7 @@ class RequestPipeline:
     def data_received(self, data: memoryview) -> None:
         """Decode responses (TransportHandler)."""
         self._queue.received_bytes += len(data)
+        self._queue.received_at = self._clock()
         self._in_callback = True
         try:
             self._decode(data)
@@ -242,9 +245,11 @@ class RequestPipeline:
         if self._has_more():
             self._transport.write()
 
-    def connection_lost(self, why: str) -> None:
+    def connection_lost(self, why: str, alert: ssl.SSLError | None = None) -> None:
         """Fail what is outstanding (TransportHandler)."""
-        if not self.interrupt_handshake(ConnectionLost(self._host.address, why, True)):
+        address = self._host.address
+        error = ConnectionLost(address, why, True) if alert is None else tls_error(address, alert)
+        if not self.interrupt_handshake(error):
             self._host.lose(why)
 
     def _has_more(self) -> bool:

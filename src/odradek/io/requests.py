@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
@@ -34,6 +35,16 @@ T_co = TypeVar("T_co", covariant=True)
 
 COALESCE_BYTES = 1 << 16
 """Buffers are joined up to this size and sent as they are from this size on: copying 64 KiB costs about one send."""
+
+
+EXTENSION = 0.25
+"""A request that is late gets this part of its time limit more at a time, while responses go on arriving."""
+
+MAX_EXTENSIONS = 36
+"""Maximum number of these parts: a request waits ten times its time limit at most."""
+
+MIN_BYTES_PER_S = 1 << 10
+"""Minimum of what has to arrive for that (bytes/s): a peer that sends less is as good as silent."""
 
 
 class ResponseDecoder(Protocol[T_co]):
@@ -84,15 +95,18 @@ class InFlightRequest(Generic[T]):
         request: Instead of them, what is to be encoded: see `Connection.submit_request`.
         size: Bytes it takes on the wire.
         deadline: When it fails, by the loop's clock (s).
-        limit_s: Seconds from its submission to its deadline.
+        limit_s: Seconds from its submission to its deadline; grows with it.
         queue: That of its connection.
     """
 
     __slots__ = (
         "_callbacks",
         "_error",
+        "_extension_s",
+        "_extensions",
         "_loop",
         "_queue",
+        "_received",
         "_value",
         "buffers",
         "deadline",
@@ -119,6 +133,7 @@ class InFlightRequest(Generic[T]):
         self.number, self.buffers, self.reply, self.request = number, buffers, reply, request
         self.size, self.deadline, self.limit_s = size, deadline, limit_s
         self._queue, self._loop = queue, queue.loop
+        self._extension_s, self._extensions, self._received = limit_s * EXTENSION, 0, queue.received_bytes
         self.sent = False
         self.done = False
         self._callbacks: tuple[Callable[[], None], ...] = ()
@@ -168,6 +183,19 @@ class InFlightRequest(Generic[T]):
         """
         return self._queue.withdraw(self)
 
+    def extend(self, now: float) -> bool:
+        """Move the deadline, which has passed, while responses arrive: this one, or those before it, may be large, and
+        the line slow. Return False, and do nothing, if they have ceased to, or the request has waited long enough."""
+        queue = self._queue
+        too_few = queue.received_bytes - self._received < MIN_BYTES_PER_S * self._extension_s
+        ceased = queue.received_at <= now - self._extension_s  # many may have come in the time limit before
+        if too_few or ceased or self._extensions == MAX_EXTENSIONS:
+            return False
+        self._extensions, self._received = self._extensions + 1, queue.received_bytes
+        self.limit_s += self._extension_s
+        self.deadline = now + self._extension_s
+        return True
+
     def resolve(self, value: T | None, error: OdradekError | None) -> None:
         """Set the result; the first one counts. Only the connection calls this.
 
@@ -197,11 +225,13 @@ class RequestQueue:
         loop: The running loop of asyncio, if known: waiting for a result takes 3 us less with it.
         requests: How many there have been, those of handshakes included.
         sent_bytes, received_bytes: Bytes of requests and of responses; the former without those of handshakes.
+        received_at: When the latest of them arrived, by the loop's clock (s).
     """
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.requests = self.sent_bytes = self.received_bytes = 0
+        self.received_at = -math.inf
         self.queued: deque[InFlightRequest[Any]] = deque()
         self.queued_bytes = 0
         self.awaiting: deque[InFlightRequest[Any]] = deque()

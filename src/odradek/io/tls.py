@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from odradek.errors import ConfigError, Unreachable
 from odradek.io.security import Security
 
-__all__ = ["client_context", "tls_error"]
+__all__ = ["client_context", "tls_alert", "tls_error"]
 
 _EXPIRED, _NOT_YET_VALID, _HOST_MISMATCH, _ADDRESS_MISMATCH = 10, 9, 62, 64
 """Numbers of OpenSSL's verification errors (X509_V_ERR_...)."""
@@ -19,6 +19,13 @@ _CLOSED = (ssl.SSLZeroReturnError, ssl.SSLEOFError)
 """The peer closed the connection without a word: of several errors, releases of Python choose different ones."""
 
 _PLAINTEXT = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
+
+
+_ALERT = "_ALERT_"
+"""Part of OpenSSL's reasons for alerts of the peer, such as TLSV13_ALERT_CERTIFICATE_REQUIRED."""
+
+_OF_CERTIFICATE = ("certificate", "unknown ca")
+"""Parts of the names of alerts about the certificate of the client."""
 
 
 def client_context(security: Security) -> ssl.SSLContext:
@@ -87,8 +94,21 @@ def _password(password: str | None, asked: list[bool]) -> Callable[[], str]:
     return ask
 
 
+def tls_alert(error: BaseException | None) -> ssl.SSLError | None:
+    """Return the error of TLS if the peer ended the connection with an alert. From TLS 1.3 on it comes after the
+    client's handshake where a broker does not accept the certificate of the client, or misses one (RFC 8446, 4.4.2.4).
+
+    Args:
+        error: That of a transport; of anyio's streams it may be the cause.
+    """
+    for each in (error, getattr(error, "__cause__", None)):
+        if isinstance(each, ssl.SSLError) and _ALERT in (each.reason or ""):
+            return each
+    return None
+
+
 def tls_error(address: str, error: Exception) -> Unreachable:
-    """Return the error for a TLS handshake that failed."""
+    """Return the error for a TLS handshake that failed, also one whose failure the peer tells afterwards."""
     unreachable = Unreachable("tls", address, _text(error))
     if isinstance(error, ssl.SSLCertVerificationError):
         unreachable.why = f"the broker's certificate is not accepted: {error.verify_message}"
@@ -97,6 +117,8 @@ def tls_error(address: str, error: Exception) -> Unreachable:
     elif isinstance(error, ssl.SSLError) and (error.reason or "") in _PLAINTEXT:
         unreachable.hint = "the listener does not speak TLS: use a URL without +ssl, or another port"
         unreachable.retriable = False
+    elif tls_alert(error) is not None and any(word in unreachable.why for word in _OF_CERTIFICATE):
+        unreachable.hint = "the broker asks for a client certificate that it trusts: set Security(ssl_certfile=...)"
     elif isinstance(error, ssl.SSLError) and not isinstance(error, _CLOSED):
         unreachable.hint = "the broker's log says what it does not accept; it may ask for a client certificate"
     else:
@@ -117,6 +139,8 @@ def _certificate_hint(code: int) -> str:
 def _text(error: Exception) -> str:
     if isinstance(error, _CLOSED):
         return "closed by the peer"
+    if (alert := tls_alert(error)) is not None and alert.reason:
+        return "the broker's alert: " + alert.reason.partition(_ALERT)[2].lower().replace("_", " ")
     if isinstance(error, ssl.SSLError) and error.reason:
         return error.reason.lower().replace("_", " ")
     return getattr(error, "strerror", None) or str(error) or "closed by the peer"

@@ -13,6 +13,7 @@ import asyncio
 import mmap
 import os
 import socket
+import ssl
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -25,6 +26,7 @@ from anyio.abc import ByteStream, SocketAttribute, SocketStream
 from odradek.engine import Buffer
 from odradek.io.notifier import Notifier
 from odradek.io.requests import coalesce
+from odradek.io.tls import tls_alert
 
 __all__ = ["AsyncioTransport", "StreamTransport", "Transport", "TransportHandler", "TrioTransport", "on_asyncio"]
 
@@ -58,8 +60,13 @@ class TransportHandler(Protocol):
         """Learn that the system has accepted all of the last burst."""
         ...
 
-    def connection_lost(self, why: str) -> None:
-        """Learn that the transport is of no use any more."""
+    def connection_lost(self, why: str, alert: ssl.SSLError | None = None) -> None:
+        """Learn that the transport is of no use any more.
+
+        Args:
+            why: The reason.
+            alert: The error of TLS, if the peer ended the connection with an alert.
+        """
         ...
 
 
@@ -99,6 +106,7 @@ class AsyncioTransport(asyncio.BufferedProtocol):
         self._unread = 0  # bytes that arrived before `run`
         self._paused = self._writing = self._write_scheduled = False
         self._why = ""
+        self._alert: ssl.SSLError | None = None
 
     @property
     def is_connected(self) -> bool:
@@ -185,7 +193,7 @@ class AsyncioTransport(asyncio.BufferedProtocol):
         _set_sniffio_asyncio()
         if exc is not None and self._transport.get_extra_info("ssl_object") is None:
             self._read_the_rest()
-        self._why = str(exc or ENDED)
+        self._why, self._alert = str(exc or ENDED), tls_alert(exc)
         self._lose(self._why)
         self._closed.set()
 
@@ -208,7 +216,7 @@ class AsyncioTransport(asyncio.BufferedProtocol):
     def _lose(self, why: str) -> None:
         handler, self._handler = self._handler, None
         if handler is not None:
-            handler.connection_lost(why)
+            handler.connection_lost(why, self._alert)
 
 
 class StreamTransport:
@@ -224,6 +232,7 @@ class StreamTransport:
         self._scope = anyio.CancelScope()
         self._handler: TransportHandler | None = None  # during `run`
         self._broken = ""  # why nothing more can be sent
+        self._alert: ssl.SSLError | None = None
 
     async def run(self, handler: TransportHandler) -> None:
         self._handler = handler
@@ -235,7 +244,7 @@ class StreamTransport:
                     why = await self._receive()
                     if self._handler is not None:
                         self.abort()
-                        handler.connection_lost(why)
+                        handler.connection_lost(why, self._alert)
         finally:
             await self.aclose()
 
@@ -279,6 +288,7 @@ class StreamTransport:
         except anyio.EndOfStream:
             return self._broken or ENDED
         except BROKEN as error:
+            self._alert = tls_alert(error)
             return _os_error_text(error)
 
     async def _receive_some(self) -> memoryview:

@@ -59,6 +59,7 @@ class Commit:
     attempt: str = ""  # identifies the attempt that wrote the files of the batch
     start: Offsets = field(default_factory=dict)  # where its ranges begin; only of partitions that it has read
     end: Offsets = field(default_factory=dict)  # where the next batch begins; of every partition that the flow knows
+    topic_ids: Mapping[str, str] = field(default_factory=dict)  # topics that `end` is of, where brokers have ids (2.8)
     rows: int = 0  # in the table
     dead: int = 0  # records that could not be decoded
     payload: int = 0  # bytes of the decoded records' values

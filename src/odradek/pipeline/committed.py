@@ -17,7 +17,7 @@ from odradek._arrays import group_rows, row_numbers
 from odradek.errors import ConfigError
 from odradek.pipeline.commits import Commit
 from odradek.pipeline.config import Pipeline
-from odradek.pipeline.errors import TableMismatch
+from odradek.pipeline.errors import TableMissing
 from odradek.pipeline.flow import dead_options, open_table, table_options
 from odradek.pipeline.layout import PartitionColumn, Storage, column_types
 from odradek.pipeline.table import DataFile, Table
@@ -90,12 +90,11 @@ def _column(batch: pa.RecordBatch, name: str) -> Any:
 
 
 def open_committed(pipeline: Pipeline, name: str) -> CommittedTable:
-    """Open the table of a flow. Raises TableMismatch if there is none."""
+    """Open the table of a flow. Raises TableMissing if there is none."""
     options, dead = table_options(pipeline, name), dead_options(pipeline, name)
     table = open_table(options)
     if table is None:
-        what = f"flow {name} has no table here: nothing was run yet, or it is gone"
-        raise TableMismatch(options.storage.root, what)
+        raise TableMissing(name, options.storage.root)
     commits = tuple(reversed(list(table.commits())))
     raw = pipeline.flows[name].decode.kind == "raw"
     return CommittedTable(name, table, None if dead is None else open_table(dead), commits, raw)

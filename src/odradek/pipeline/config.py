@@ -21,29 +21,31 @@ The models below are the reference: the text below each field gives its meaning 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
+from typing import Annotated, Any, Literal, Self, TypeAlias
 from zoneinfo import ZoneInfo
 
-import tomlkit
 from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     ValidationError,
     ValidationInfo,
     model_validator,
 )
-from tomlkit.exceptions import ParseError
-from tomlkit.items import AoT, Table
 
 from odradek.client.connect import connect
 from odradek.errors import ConfigError
+from odradek.io.drivers import zookeeper_url
+from odradek.pipeline.config_mistakes import Lines, PipelineFileError, describe, key_lines, line_of, not_toml
 from odradek.pipeline.decode import Decoding, Kind, parse_ddl
 from odradek.pipeline.layout import PartitionColumn, parse_columns, resolve_location
+from odradek.spark.cluster import numbered_brokers_url
 from odradek.spark.values import parse_bytes
 
 __all__ = ["ConfigTable", "Flow", "Pipeline", "PipelineFileError", "SourceConfig", "load"]
@@ -69,8 +71,10 @@ def _absolute(path: str, info: ValidationInfo) -> str:
 
 
 def _log_directory(text: str, info: ValidationInfo) -> str:
-    parts = re.split(r"^([0-9]+@)", text)
-    return "".join(parts[:-1]) + _absolute(parts[-1], info)
+    *broker, path = re.split(r"^([0-9]{1,9}@)", text)
+    if not path:
+        raise ValueError("a log directory is [id@]path")
+    return "".join(broker) + _absolute(path, info)
 
 
 def _location(path: str, info: ValidationInfo) -> str:
@@ -97,9 +101,15 @@ def _parsed(parse: Callable[[str], object], mistake: str = "{}") -> AfterValidat
     return AfterValidator(check)
 
 
+# `connect` opens nothing. Addresses may have credentials: they are in no repr, and in no mistake.
 KafkaUrl: TypeAlias = Annotated[
-    str, _parsed(connect), _parsed(re.compile("kafka[:+]").match, "a cluster of 0.7 is named by zookeeper or brokers")
-]  # connect opens nothing
+    str,
+    _parsed(re.compile("kafka[:+]").match, "a cluster of 0.7 is named by zookeeper or brokers"),
+    _parsed(re.compile("[^@]*").fullmatch, "no user here: ODRADEK_SASL_USERNAME and ODRADEK_SASL_PASSWORD have it"),
+    _parsed(connect),
+]
+ZooKeeperAddress: TypeAlias = Annotated[str, _parsed(lambda text: connect(zookeeper_url(text)))]
+BrokerList: TypeAlias = Annotated[str, _parsed(lambda text: connect(numbered_brokers_url(text)))]
 Size: TypeAlias = Annotated[int, BeforeValidator(_size), Field(gt=0)]
 File: TypeAlias = Annotated[str, AfterValidator(_absolute)]
 Location: TypeAlias = Annotated[str, Field(min_length=1), AfterValidator(_location)]
@@ -115,20 +125,22 @@ FlowName: TypeAlias = Annotated[
 
 
 class ConfigTable(BaseModel):
-    """A table of the file."""
+    """A table of the file. A key with `repr=False` may have secrets: no error shows its value."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True, hide_input_in_errors=True
+    )
 
 
 class SourceConfig(ConfigTable):
     """The source of the flows: exactly one of the four."""
 
-    kafka: KafkaUrl | None = None
+    kafka: KafkaUrl | None = Field(default=None, repr=False)
     """`kafka://host:port,...` of a cluster of 0.8 or later, also with `+ssl` and `+sasl`; secrets come from the
     environment (`ODRADEK_SASL_PASSWORD`)"""
-    zookeeper: str | None = None
+    zookeeper: ZooKeeperAddress | None = Field(default=None, repr=False)
     """`host:port,host:port/chroot` of a 0.7 cluster"""
-    brokers: str | None = None
+    brokers: BrokerList | None = Field(default=None, repr=False)
     """`id@host:port,...` of a 0.7 cluster without ZooKeeper"""
     logs: list[Annotated[str, AfterValidator(_log_directory)]] | None = None
     """log directories, read without a broker; globs are allowed"""
@@ -163,7 +175,7 @@ class RunConfig(ConfigTable):
     """a batch with a larger share of dead records is not committed (percent)"""
     prometheus_file: Annotated[str, Field(pattern=r"\.prom$"), AfterValidator(_absolute)] | None = None
     """write the metrics of runs to this file, for node_exporter's textfile collector: `NAME.prom`"""
-    openlineage: dict[str, Any] | None = None
+    openlineage: dict[str, Any] | None = Field(default=None, repr=False)
     """send lineage of runs there: the transport, as openlineage-python configures it, such as
     `{ type = "http", url = "http://host:5000" }`"""
 
@@ -194,7 +206,7 @@ class Decode(ConfigTable):
     """protobuf: the descriptor file that `protoc -o` writes"""
     message: str | None = None
     """protobuf: full name of the message, `shop.Order`"""
-    registry: dict[str, str] | None = None
+    registry: dict[str, str] | None = Field(default=None, repr=False)
     """confluent: the schema registry's `url`, and what else confluent-kafka's client takes"""
     time: str | None = None
     """the column with the record's time, or its date; default: the time it was read"""
@@ -254,7 +266,7 @@ class SinkConfig(ConfigTable):
     """approximate size of the files that `compact` writes"""
     compression: Literal["zstd", "snappy", "gzip", "none"] = "zstd"
     """compression of the Parquet files"""
-    options: dict[str, str] = {}
+    options: dict[str, str] = Field(default={}, repr=False)
     """options of the object store, as deltalake or pyiceberg name them"""
     last_by: list[str] = []
     """delta: keep the last row of each value of these columns, such as `key`, whose tombstones delete"""
@@ -262,7 +274,7 @@ class SinkConfig(ConfigTable):
     """delta: keep one row of each id within a window"""
     table: TableName | None = None
     """iceberg: `namespace.name` in the catalog; default: `odradek.` and the flow's name"""
-    catalog: dict[str, str] | None = None
+    catalog: dict[str, str] | None = Field(default=None, repr=False)
     """iceberg: the catalog, as pyiceberg configures it; default: a file in `run.state`"""
 
     @model_validator(mode="after")
@@ -293,7 +305,7 @@ class DeadLetterConfig(ConfigTable):
 class Flow(ConfigTable):
     """Topics that are written to one table."""
 
-    topics: list[str] | None = Field(default=None, min_length=1)
+    topics: list[Annotated[str, Field(min_length=1)]] | None = Field(default=None, min_length=1)
     """the topics; or use `pattern`"""
     pattern: Annotated[str, _parsed(re.compile, "not a regular expression: {}")] | None = None
     """all topics that this regular expression matches as a whole"""
@@ -322,6 +334,14 @@ class Pipeline(ConfigTable):
     source: SourceConfig
     run: RunConfig = RunConfig()
     flows: dict[FlowName, Flow] = Field(min_length=1)
+
+    _file: str = PrivateAttr(default="")
+    _lines: Lines = PrivateAttr(default_factory=dict)
+
+    def at(self, *key: str) -> str:
+        """Return where a key is, for messages: `pipeline.toml:3: source.logs`. One that is not there has the line of
+        its table."""
+        return f"{self._file}:{line_of(self._lines, key)}: {'.'.join(key)}"
 
     @property
     def unit(self) -> str:
@@ -362,22 +382,7 @@ class Pipeline(ConfigTable):
         return self
 
 
-# ---- mistakes, with their lines ------------------------------------------------------------------------------
-
-
-class PipelineFileError(ConfigError):
-    """The pipeline file has mistakes.
-
-    Args:
-        mistakes: All of them, each with file, line and key.
-    """
-
-    def __init__(self, *mistakes: str) -> None:
-        super().__init__(*mistakes)
-        self.mistakes = mistakes
-
-    def message(self) -> str:
-        return "\n".join(self.mistakes)
+# ---- reading the file ----------------------------------------------------------------------------------------
 
 
 def load(path: str | Path) -> Pipeline:
@@ -388,62 +393,18 @@ def load(path: str | Path) -> Pipeline:
     """
     file = Path(path)
     try:
-        document = tomlkit.parse(file.read_text("utf-8"))
-        body = {"run": {}, **document.unwrap()}  # whose default has a path that starts from the file's directory
-        return Pipeline.model_validate(body, context={"folder": file.absolute().parent})
+        text = file.read_text("utf-8")
+        body = {"run": {}, **tomllib.loads(text)}  # whose default has a path that starts from the file's directory
+        lines = key_lines(text)
+        pipeline = Pipeline.model_validate(body, context={"folder": file.absolute().parent})
     except OSError as error:
         raise PipelineFileError(f"{file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise PipelineFileError(f"{file}: not UTF-8: {error.reason} at byte {error.start}") from error
-    except ParseError as error:
-        raise PipelineFileError(f"{file}:{error.line}: not TOML: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise PipelineFileError(f"{file}:{not_toml(text, str(error))}") from None
     except ValidationError as error:
-        lines: dict[tuple[str, ...], int] = {}
-        _note_lines(document, (), 1, lines)
-        mistakes = sorted(_mistake(dict(each), lines) for each in error.errors())
+        mistakes = sorted(describe(dict(each), Pipeline, lines) for each in error.errors())
         raise PipelineFileError(*(f"{file}:{line}: {text}" for line, text in mistakes)) from None
-
-
-def _mistake(mistake: Mapping[str, Any], lines: Mapping[tuple[str, ...], int]) -> tuple[int, str]:
-    """Return the line of a mistake, and its key with what is wrong."""
-    key = tuple(part for part in mistake["loc"] if isinstance(part, str) and part != "[key]")
-    text = mistake["msg"].removeprefix("Value error, ")
-    match mistake["type"], mistake.get("input"):
-        case "extra_forbidden", _:
-            text = f"unknown key; known here: {', '.join(_known_keys(key[:-1]))}"
-        case "missing", _:
-            text = "it is missing"
-        case _, str() | int() | float() as value:
-            text += f" (it is {value!r})"
-    line = next((lines[key[:length]] for length in range(len(key), 0, -1) if key[:length] in lines), 1)
-    return line, f"{'.'.join(key) or 'the file'}: {text}"
-
-
-def _known_keys(table: tuple[str, ...]) -> list[str]:
-    """Return the keys of a table of the file."""
-    model: type[BaseModel] = Pipeline
-    for part in (*table[:1], *table[2:]) if table[:1] == ("flows",) else table:  # without the name of a flow
-        annotation = model.model_fields[part].annotation
-        kinds = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type)]
-        model = next(kind for kind in kinds if issubclass(kind, BaseModel))
-    return sorted(model.model_fields)
-
-
-def _note_lines(container: Any, table: tuple[str, ...], line: int, lines: dict[tuple[str, ...], int]) -> int:
-    """Add the lines of a container's keys; return the line after it."""
-    for key, item in container.body:
-        if key is None:  # a comment, or blank lines
-            line += item.as_string().count("\n")
-            continue
-        path = (*table, key.key)
-        if isinstance(item, Table):
-            has_header = not (item.is_super_table() or key.is_dotted())
-            line += item.trivia.indent.count("\n")
-            lines.setdefault(path, line)
-            line = _note_lines(item.value, path, line + has_header, lines)
-        elif isinstance(item, AoT):
-            line += item.as_string().count("\n")
-        else:
-            lines.setdefault(path, line)
-            line += (item.trivia.indent + item.as_string() + item.trivia.trail).count("\n")
-    return line
+    pipeline._file, pipeline._lines = str(file), lines
+    return pipeline

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime
@@ -22,12 +23,12 @@ from odradek.pipeline.commits import Commit
 from odradek.pipeline.errors import TableConflict, TableHistoryLost, TableMismatch
 from odradek.pipeline.layout import RECORD_TIME, storage_errors
 from odradek.pipeline.merge import DELETED, FIRST_TIME, LAST_TIME, MergeRule, last_rows, read_files, unique_rows
-from odradek.pipeline.table import DataFile, ListedFile, Table, TableOptions
+from odradek.pipeline.table import UNLISTED_S, DataFile, ListedFile, Table, TableOptions
 
 try:
     import deltalake
     from deltalake import CommitProperties, Transaction
-    from deltalake.exceptions import CommitFailedError, DeltaError
+    from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
     from deltalake.transaction import AddAction
 except ImportError:  # pragma: no cover
     raise ConfigError("deltalake is not installed: pip install 'odradek[pipeline]'") from None
@@ -56,9 +57,9 @@ class DeltaTable(Table):
         self._store = dict(options.storage.options)
 
     def refresh(self) -> bool:
-        with storage_errors(self.where):
-            exists = deltalake.DeltaTable.is_deltatable(self.where, self._store)
-            self._loaded = deltalake.DeltaTable(self.where, storage_options=self._store) if exists else None
+        self._loaded = None
+        with storage_errors(self.where), suppress(TableNotFoundError):  # `is_deltatable` would list the whole log first
+            self._loaded = deltalake.DeltaTable(self.where, storage_options=self._store)
         return self.exists
 
     def create(self, schema: pa.Schema, first: Commit) -> None:
@@ -217,12 +218,18 @@ class DeltaTable(Table):
         return {"removed": int(metrics["numFilesRemoved"]), "added": int(metrics["numFilesAdded"])}
 
     def clean(self, older_s: float, *, dry_run: bool) -> list[str]:
-        hours = math.ceil(older_s / 3600)
-        removed = self.loaded.vacuum(hours, dry_run=dry_run, enforce_retention_duration=False, full=True)
+        removed = self._vacuum(older_s, dry_run=dry_run, full=False)  # what a version has listed
+        ahead = max(0.0, time.time() - self.options.storage.now())  # delta-rs takes this machine's clock for the ages
+        removed += self._vacuum(max(older_s, UNLISTED_S) + ahead, dry_run=dry_run, full=True)
         if not dry_run:
-            self.refresh()
             self.loaded.create_checkpoint()
             self.loaded.cleanup_metadata()  # of the log, as old as the table's own property says
+        self.refresh()
+        return list(dict.fromkeys(removed))
+
+    def _vacuum(self, older_s: float, *, dry_run: bool, full: bool) -> list[str]:
+        hours = math.ceil(older_s / 3600)
+        removed = self.loaded.vacuum(hours, dry_run=dry_run, enforce_retention_duration=False, full=full)
         self.refresh()
         return list(removed)
 

@@ -7,6 +7,7 @@ import re
 from odradek.errors import ConfigError, OdradekError
 
 __all__ = [
+    "BatchTooOld",
     "FileNotVisible",
     "InexactRead",
     "PipelineError",
@@ -15,6 +16,7 @@ __all__ = [
     "TableConflict",
     "TableHistoryLost",
     "TableMismatch",
+    "TableMissing",
     "TableReplaced",
     "TooManyDeadLetters",
 ]
@@ -35,7 +37,14 @@ class TableMismatch(PipelineError, ConfigError):
     """The pipeline file does not match the table: rows of both cannot be in one table. Has the table or the key, and
     what would change."""
 
-    hint = "restore the key, or start a new table with another flow and sink.path"
+    hint = "let the file say what the table has, or start a new table with another flow and sink.path"
+
+
+class TableMissing(PipelineError, ConfigError):
+    """The pipeline file names a place without a table. Has the flow and the location."""
+
+    template = "flow {}: {}: there is no table: nothing was run yet, or it is gone"
+    hint = "run the pipeline, or put the table back, or correct sink.path"
 
 
 class TableConflict(PipelineError):
@@ -100,7 +109,20 @@ class FileNotVisible(PipelineError):
     path of the file."""
 
     template = "flow {}: a task wrote {}, but the driver does not see it, or not all of it"
-    hint = "tables and dead letters belong on storage that every machine has under the same path"
+    hint = (
+        "tables and dead letters belong on storage that every machine has under the same path, where nothing but "
+        "`clean` deletes files; the next run reads the same batch again"
+    )
+
+
+class BatchTooOld(PipelineError):
+    """A batch took so long that `clean` may delete its first files before a commit lists them. Nothing of it was
+    committed. Has the flow, and how long it took and may take (h)."""
+
+    template = "flow {}: a batch took {:.1f} hours, and may take {:g}"
+    hint = (
+        "lower run.batch_bytes or run.batch_records, or give Spark more cores; the next run reads the same batch again"
+    )
 
 
 class SchemaRegistryError(PipelineError):

@@ -15,17 +15,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from odradek._version import __version__
-from odradek.errors import ConfigError, OdradekError
+from odradek.errors import ConfigError
 from odradek.pipeline.commits import (
     Commit,
     Gap,
@@ -38,27 +39,35 @@ from odradek.pipeline.commits import (
     to_positions,
 )
 from odradek.pipeline.config import Pipeline
+from odradek.pipeline.config_mistakes import PipelineFileError
 from odradek.pipeline.decode import DeadReason, stored_name
-from odradek.pipeline.errors import FileNotVisible, InexactRead, TableMismatch, TableReplaced, TooManyDeadLetters
-from odradek.pipeline.layout import Storage, column_types
+from odradek.pipeline.errors import (
+    BatchTooOld,
+    FileNotVisible,
+    InexactRead,
+    TableMismatch,
+    TableReplaced,
+    TooManyDeadLetters,
+)
+from odradek.pipeline.layout import Storage, column_types, storage_errors
 from odradek.pipeline.merge import MergeRule, check_rule, read_files
 from odradek.pipeline.source import (
     PartitionBacklog,
     PlannedBatch,
     backlogs,
     coverage,
-    flow_options,
     next_batch,
+    recorded_starts,
+    source_options,
 )
-from odradek.pipeline.table import DataFile, Table, TableOptions, make_table
+from odradek.pipeline.table import UNLISTED_S, DataFile, Table, TableOptions, make_table
 from odradek.pipeline.task import TaskJob, TaskOutput, TimeRule, check_time, dead_schema, record_schema
 from odradek.pipeline.write import FileWriter, SmallGroups, WriteTarget
 from odradek.spark.logs import TaskPlan, find_logs, plan, start_offsets
-from odradek.spark.options import parse_source
-from odradek.spark.planning import Extent, within
+from odradek.spark.planning import DataLoss, Extent, PositionGap, in_current_topics, topic_ids, within
 from odradek.types import MiB, TopicPartition
 
-__all__ = ["Execute", "FlowRun", "Status", "dead_options", "open_flow", "open_table", "status", "table_options"]
+__all__ = ["Execute", "FlowRun", "dead_options", "open_flow", "open_table", "table_options"]
 
 EMPTY_WRAPPER = 64
 """Maximum bytes of a log of 0.7 without a row that are accepted under every loss policy: an empty compressed message
@@ -70,8 +79,8 @@ HOURS = 48
 SMALL_BYTES, TASK_SMALL_BYTES = 64 * MiB, 8 * MiB
 """Maximum size of rows that all tasks of a batch, and one of them, leave for files that they share."""
 
-STATUS_TIMEOUT_MS = 5000
-"""Time limit of `status` for reading a flow's lag (ms)."""
+MAX_BATCH_S = UNLISTED_S - 3600
+"""A batch that takes longer than this is not committed (s): its first files are nearly old enough for `clean`."""
 
 Execute: TypeAlias = Callable[[Sequence[TaskJob]], list[TaskOutput]]
 """Runs the tasks of a batch; returns the output of one attempt of each."""
@@ -103,7 +112,7 @@ def dead_options(pipeline: Pipeline, name: str) -> TableOptions | None:
     if dead is None:
         return None
     storage = replace(table.storage, root=dead.path)
-    return TableOptions(table.kind, name, storage, name=f"{table.name}_dead", catalog=table.catalog)
+    return TableOptions(table.kind, name, storage, name=f"{table.name}_dead", catalog=table.catalog, letters=True)
 
 
 def open_table(options: TableOptions) -> Table | None:
@@ -123,7 +132,7 @@ class FlowRun:
     pipeline: Pipeline
     run: str = ""  # identifies the run
     follow: bool = False  # read what is appended to the logs meanwhile, too
-    options: Mapping[str, str] = field(default_factory=dict)  # further ones of the data source
+    deadline_s: float | None = None  # for the answers of brokers; None: as long as usual
     newest: Commit = field(default_factory=lambda: Commit("", -1))  # of the table; without one, that to begin with
     backlog: Sequence[PartitionBacklog] = ()
     _missing: Sequence[str] = ()
@@ -133,7 +142,9 @@ class FlowRun:
 
     def __post_init__(self) -> None:
         self.flow = self.pipeline.flows[self.name]
-        self._source = parse_source({**flow_options(self.pipeline, self.flow), **self.options}, streaming=True)
+        self._source = source_options(self.pipeline, self.name)
+        if self.deadline_s is not None:
+            self._source = replace(self._source, deadline_s=self.deadline_s)
         self._logs = find_logs(self._source)
         self.table = make_table(table_options(self.pipeline, self.name))
         dead = dead_options(self.pipeline, self.name)
@@ -160,6 +171,13 @@ class FlowRun:
             *(f"no broker, and no directory, has {log.partition} now" for log in self.backlog if log.waiting is None),
         ]
 
+    @property
+    def losses(self) -> list[str]:
+        """The data that the logs no longer have, if a run fails for that."""
+        gaps = [log.gap for log in self.backlog if log.gap is not None]
+        fails = gaps and self._source.fail_on_data_loss
+        return [str(DataLoss(gaps, self._source.names.skip_loss))] if fails else []
+
     # ---- before the first batch ------------------------------------------------------------------------------
 
     def open(self) -> None:
@@ -180,7 +198,8 @@ class FlowRun:
         extents = self._logs.extents()
         if newest is None:
             forgiving = replace(self._source, fail_on_data_loss=False)  # a topic that is missing is a problem below
-            newest = self._first_record(end=to_offsets(start_offsets(self._logs, forgiving, extents)))
+            end = to_offsets(start_offsets(self._logs, forgiving, extents))
+            newest = self._first_record(end=end, topic_ids=topic_ids(extents))
         self.newest = newest
         self.refresh_backlog(extents)
 
@@ -188,23 +207,34 @@ class FlowRun:
         """Open the tables, or create them, for the first batch. Raises as `open`, and ConfigError if the columns of
         the flow do not fit."""
         self.open()
-        extents = self._extents or {}
-        topics = {partition.topic for partition in extents} or set(self._source.topics.names)
-        self._decoding = self.flow.decode.decoding().with_newest_schema(sorted(topics))
-        schema = self._schema()
+        schema = self.check()
         if not self.table.exists:
             self.newest = replace(self.newest, written=time.time())
             self.table.create(schema, self.newest)
             self._remember(self.newest)
-        self.table.check()
         self.table.evolve(schema)
         self._add_dead_letters()
+        extents = self._extents or {}
         self._target = None if self.follow else {partition: log.latest for partition, log in extents.items()}
+
+    def check(self) -> pa.Schema:
+        """Return the columns of the flow, whose tables are open. Changes nothing.
+
+        Raises:
+            ConfigError: The file names columns that there are not, or a schema cannot be read.
+            TableMismatch: The table is partitioned in another way.
+        """
+        topics = {partition.topic for partition in self._extents or {}} or set(self._source.topics.names)
+        self._decoding = self.flow.decode.decoding().with_newest_schema(sorted(topics))
+        schema = self._schema()
+        if self.table.exists:
+            self.table.check()
+        return schema
 
     def refresh_backlog(self, extents: dict[TopicPartition, Extent] | None = None) -> int:
         """Look at the logs; return the size of what is not in the table."""
         self._extents = extents if extents is not None else self._logs.extents()
-        self.backlog = backlogs(to_positions(self.newest.end), self._extents)
+        self.backlog = backlogs(to_positions(self.newest.end), self._extents, self.newest.topic_ids)
         missing = set(self._source.topics.names) - {partition.topic for partition in self._extents}
         self._missing = [f"topic {topic} does not exist" for topic in sorted(missing)]
         return self.waiting
@@ -214,18 +244,25 @@ class FlowRun:
         decoded, decode, options = self._decoding.decoder().schema, self.flow.decode, self.table.options
         records = record_schema(with_brokers=self._with_brokers)
         fields = {field.name: field.type for field in (*records, *decoded)}
-        if decode.time is not None:
-            name = stored_name(decode.time)
-            if name not in decoded.names:
-                raise ConfigError(f'time = "{decode.time}": no such field; choose from {", ".join(decoded.names)}')
-            check_time(fields[name], decode.time_format, decode.time)
-        types = column_types(options.columns, fields)
+        with self._mistakes_of("decode", "time"):
+            if decode.time is not None:
+                check_time(decoded, stored_name(decode.time), decode.time_format)
+        with self._mistakes_of("sink", "partition_by"):
+            types = column_types(options.columns, fields)
         if options.kind == "delta":
             fields |= types
         schema = pa.schema(list(fields.items()))
         if options.merge is not None:
             check_rule(options.merge, schema, self.table.where)
         return schema
+
+    @contextmanager
+    def _mistakes_of(self, *key: str) -> Iterator[None]:
+        """Name a key of the flow in the errors of a block."""
+        try:
+            yield
+        except ConfigError as error:
+            raise PipelineFileError(f"{self.pipeline.at('flows', self.name, *key)}: {error}") from None
 
     def _first_record(self, **more: Any) -> Commit:
         """Return the record of a table's creation: where the first batch begins, whenever that is read."""
@@ -247,11 +284,14 @@ class FlowRun:
         extents = self._extents if self._extents is not None else self._logs.extents()
         self._extents = None  # the next step looks again
         current = extents if self._target is None else within(extents, self._target)
-        batch = next_batch(to_positions(self.newest.end), current, max_size, self._source.unit, self._logs.boundaries)
+        ids = {**self.newest.topic_ids, **topic_ids(extents)}
+        reached, lost = in_current_topics(to_positions(self.newest.end), self.newest.topic_ids, current, ids)
+        self._source.check_loss(lost)
+        batch = next_batch(reached, current, max_size, self._source.unit, self._logs.boundaries)
         if batch is None:
             return None
-        tasks = plan(self._logs, self._source, batch.start, batch.end, extents)
-        attempt = os.urandom(8).hex()
+        tasks = plan(self._logs, self._source, batch.start, batch.end, extents, end_ids=ids)
+        attempt, began = os.urandom(8).hex(), _clocks()
         prefix = f"odradek-{self.name}-{self.newest.batch + 1:08}-{attempt}-"
         output = TaskOutput()
         try:
@@ -265,6 +305,8 @@ class FlowRun:
                 output.files += _written(output.small, jobs[0].target)
                 output.dead_files += _written(output.small_dead, jobs[0].dead)
             commit = self._check(batch, output, attempt)
+            commit = replace(commit, topic_ids=ids, gaps=(*map(_recreated, lost), *commit.gaps))
+            self._check_files(output, _seconds_since(began))
         except BaseException:
             for table in self._tables():
                 table.options.storage.remove_attempt(prefix)
@@ -314,8 +356,7 @@ class FlowRun:
         table.create(dead_schema(with_brokers=self._with_brokers), self._first_record(written=time.time()))
 
     def _check(self, batch: PlannedBatch, output: TaskOutput, attempt: str) -> Commit:
-        """Return the record of a batch. Raises InexactRead, FileNotVisible, TooManyDeadLetters."""
-        self._check_visible(output)
+        """Return the record of a batch. Raises InexactRead, TooManyDeadLetters."""
         gaps = self._gaps(batch, output)
         wrong = output.dead - output.reasons[DeadReason.TOMBSTONE]  # which delete a key: nothing is wrong with them
         total, most = output.rows + wrong, self.pipeline.run.max_error_percent
@@ -325,8 +366,9 @@ class FlowRun:
         hours = sorted(output.hours.items())[-HOURS:]
         return Commit(
             flow=self.name, batch=self.newest.batch + 1, attempt=attempt,
-            start=to_offsets(batch.start), end=to_offsets(batch.end), rows=output.rows, dead=output.dead,
-            payload=output.payload, reasons=dict(output.reasons), examples=tuple(output.examples),
+            start=to_offsets(recorded_starts(batch, output.covered)), end=to_offsets(batch.end),
+            rows=output.rows, dead=output.dead, payload=output.payload,
+            reasons=dict(output.reasons), examples=tuple(output.examples),
             gaps=tuple(gaps), dead_files=tuple(file.path for file in output.dead_files),
             hours={str(hour): rows for hour, rows in hours}, older=output.hours.total() - sum(dict(hours).values()),
             files=len(output.files), file_bytes=sum(file.size for file in output.files),
@@ -343,13 +385,18 @@ class FlowRun:
                 raise InexactRead(self.name, f"nothing was read from {where}")
         return gaps
 
-    def _check_visible(self, output: TaskOutput) -> None:
-        """Raise FileNotVisible unless this machine has all files: tasks may have run on other ones."""
+    def _check_files(self, output: TaskOutput, seconds: float) -> None:
+        """Raise FileNotVisible unless this machine sees all files: tasks may have run on other ones, and something may
+        have deleted files. Raise BatchTooOld if `clean` may do that from now on."""
         for table, files in zip(self._tables(), (output.files, output.dead_files), strict=False):
             storage = table.options.storage
-            for file in files if storage.is_local else ():
-                if storage.size(file.path) != file.size:
+            with storage_errors(table.where):
+                sizes = storage.sizes([file.path for file in files])
+            for file, size in zip(files, sizes, strict=True):
+                if size != file.size:
                     raise FileNotVisible(self.name, storage.url(file.path))
+        if seconds > MAX_BATCH_S:
+            raise BatchTooOld(self.name, seconds / 3600, MAX_BATCH_S / 3600)
 
     # ---- dead letters ----------------------------------------------------------------------------------------
 
@@ -367,7 +414,7 @@ class FlowRun:
             if not accepted:
                 raise TableReplaced(self.name, dead.where, "the table with the dead letters is gone")
             self._create_dead(dead)
-        if dead.newest_batch() >= commit.batch:
+        if dead.has(commit):
             return
         files: list[DataFile] = []
         for path in commit.dead_files:
@@ -380,6 +427,20 @@ class FlowRun:
                 raise TableReplaced(self.name, dead.where, f"{what}: `clean`, or another vacuum, has removed them")
             self._lost = [f"{what}; going on without them"]
         dead.append(files, commit)
+
+
+def _clocks() -> tuple[float, float]:
+    return time.monotonic(), time.time()
+
+
+def _seconds_since(began: tuple[float, float]) -> float:
+    """Return the time since `_clocks` said this: one clock stands still while the machine sleeps, the other is set."""
+    return max(now - then for now, then in zip(_clocks(), began, strict=True))
+
+
+def _recreated(gap: PositionGap) -> Gap:
+    """Return the gap of a topic that was made again: what the former log had after it is not known."""
+    return Gap(gap.partition.topic, gap.partition.name, gap.start, gap.end, gap.loss.value)
 
 
 def _written(small: Sequence[SmallGroups], target: WriteTarget | None) -> list[DataFile]:
@@ -395,47 +456,13 @@ def _written(small: Sequence[SmallGroups], target: WriteTarget | None) -> list[D
 # ---- without a run -------------------------------------------------------------------------------------------
 
 
-class Status(NamedTuple):
-    """The state of a flow: counts of its table, and its lag."""
-
-    flow: str
-    batches: int
-    rows: int
-    files: int
-    size: int  # of the files (bytes)
-    dead: int
-    last: float | None  # when the newest batch was committed (s since the epoch); None: never
-    lag: int | None  # size of log that is not in the table, in `unit`; None: unknown
-    unit: str  # `bytes`, or `records` of 0.8 and later
-    location: str  # of the table
-    problems: Sequence[str]  # why it cannot continue as it is, and what could not be read
-
-
-def open_flow(pipeline: Pipeline, name: str, **options: str) -> FlowRun:
+def open_flow(pipeline: Pipeline, name: str) -> FlowRun:
     """Return a flow with what a run would read for it. Changes nothing.
 
     Raises:
         TableReplaced, TableMismatch, TableHistoryLost: The table cannot be continued.
         OdradekError: The logs do not answer, or the table cannot be read.
     """
-    flow = FlowRun(name, pipeline, options=options)
+    flow = FlowRun(name, pipeline)
     flow.open()
     return flow
-
-
-def status(pipeline: Pipeline, name: str) -> Status:
-    """Return the state of a flow. Raises OdradekError if its table cannot be read."""
-    options, letters = table_options(pipeline, name), dead_options(pipeline, name)
-    table, dead = open_table(options), None if letters is None else open_table(letters)
-    newest, files = (None, []) if table is None else (table.newest(), table.files())
-    lag: int | None = None
-    try:
-        flow = open_flow(pipeline, name, **{"fetchOffset.deadlineMs": str(STATUS_TIMEOUT_MS)})
-        lag, problems = flow.waiting, flow.problems
-    except (OdradekError, OSError) as error:
-        problems = [str(error)]
-    return Status(
-        name, newest.batch if newest else 0, sum(file.rows for file in files), len(files),
-        sum(file.size for file in files), 0 if dead is None else sum(file.rows for file in dead.files()),
-        newest.written if newest and newest.batch else None, lag, pipeline.unit, options.storage.root, problems,
-    )  # fmt: skip

@@ -6,6 +6,7 @@ at (pyiceberg itself would move it on top of any other one).
 
 from __future__ import annotations
 
+import os
 import posixpath
 import time
 from collections import defaultdict
@@ -14,14 +15,15 @@ from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import pyarrow as pa
 
 from odradek.errors import ConfigError
 from odradek.pipeline.commits import Commit
-from odradek.pipeline.errors import TableConflict, TableHistoryLost, TableMismatch
+from odradek.pipeline.errors import TableConflict, TableMismatch, TableReplaced
 from odradek.pipeline.layout import PartitionColumn, storage_errors
-from odradek.pipeline.table import TRIES, DataFile, ListedFile, Table, TableOptions
+from odradek.pipeline.table import TRIES, UNLISTED_S, DataFile, ListedFile, Table, TableOptions
 from odradek.pipeline.write import FileWriter, WriteTarget
 
 try:
@@ -95,6 +97,8 @@ class IcebergTable(Table):
         super().__init__(options)
         self._first = f"{self._key}.first"  # property with the record of batch 0: a new table has no snapshot
         self._batch = f"{self._key}.batch"  # property with the number of the newest batch
+        self._path = f"{self._key}.path"  # property with `sink.path`; a catalog may choose another location
+        self._stale = ""  # why what the catalog has under the name is not the table of these options
 
     @property
     def where(self) -> str:
@@ -113,17 +117,36 @@ class IcebergTable(Table):
         return load_catalog(properties.pop("name", CATALOG), **properties)
 
     def refresh(self) -> bool:
+        self._loaded, self._stale = None, ""
         try:
             with storage_errors(self.where):
-                self._loaded = self._catalog.load_table(self.options.name)
+                loaded = self._catalog.load_table(self.options.name)
         except exceptions.NoSuchTableError:
-            self._loaded = None
-        except FileNotFoundError as error:
-            what = f"the catalog has the table, but its metadata is gone: {error}"
-            raise TableHistoryLost(self.where, what) from error
-        return self.exists
+            return False
+        except FileNotFoundError:
+            self._stale = "whose metadata is gone"
+            return False
+        root = self.options.storage.root
+        path = loaded.properties.get(self._path, root)  # tables of earlier versions do not have it
+        if os.path.realpath(path) != os.path.realpath(root):
+            self._stale = f"which is at {path}"
+            return False
+        self._loaded = loaded
+        return True
+
+    def release(self) -> str:
+        self.refresh()
+        if not self._stale:
+            return ""
+        name = f"{self.options.name}_{uuid4().hex[:8]}"
+        with suppress(FileNotFoundError):  # pyiceberg loads it under its new name
+            self._catalog.rename_table(self.options.name, name)
+        return f"{self.options.name}, {self._stale}, is {name} in the catalog now"
 
     def create(self, schema: pa.Schema, first: Commit) -> None:
+        if self._stale:
+            what = f"the catalog has {self.options.name}, {self._stale}"
+            raise TableReplaced(self.options.flow, self.where, what)
         with suppress(exceptions.NamespaceAlreadyExistsError):
             self._catalog.create_namespace(self.options.name.rpartition(".")[0])
         try:
@@ -131,7 +154,7 @@ class IcebergTable(Table):
                 with new.update_spec() as spec:
                     for column in self.options.columns:
                         spec.add_field(column.source, _transform(column), column.name)
-                new.set_properties({**PROPERTIES, self._first: first.to_json()})
+                new.set_properties({**PROPERTIES, self._first: first.to_json(), self._path: self.options.storage.root})
         except (exceptions.TableAlreadyExistsError, exceptions.CommitFailedException) as error:
             raise TableConflict(self.options.flow, self.where, "another process has created it") from error
         self.refresh()
@@ -323,26 +346,28 @@ class IcebergTable(Table):
     # ---- files that no snapshot needs ----
 
     def clean(self, older_s: float, *, dry_run: bool) -> list[str]:
-        before = time.time() - older_s
-        candidates = [
-            path for path, changed in self.options.storage.files() if changed < before and self._is_removable(path)
-        ]
+        storage = self.options.storage
+        before, removable = storage.now() - max(older_s, UNLISTED_S), dict(filter(self._is_removable, storage.files()))
         self.refresh()  # what was committed while they were listed counts
-        expired = self._expirable(before * 1000)
+        listed = self._referenced_files(())
+        candidates = [
+            path for path, changed in removable.items() if changed < before or f"{self._location}/{path}" in listed
+        ]
+        expired = self._expirable((time.time() - older_s) * 1000)
         if expired and not dry_run:
             self.loaded.maintenance.expire_snapshots().by_ids(expired).commit()
             self.refresh()
         needed = self._referenced_files(expired)
         unneeded = sorted(path for path in candidates if f"{self._location}/{path}" not in needed)
         for path in () if dry_run else unneeded:
-            self.options.storage.remove(path)
+            storage.remove(path)
         return unneeded
 
-    def _is_removable(self, path: str) -> bool:
-        """Return True for the path of a file that writers of this table make."""
-        folder, _, name = path.rpartition("/")
+    def _is_removable(self, file: tuple[str, float]) -> bool:
+        """Return True for a path, with its time, of a file that writers of this table make."""
+        folder, _, name = file[0].rpartition("/")
         if name.endswith(".parquet"):
-            return name.startswith(f"odradek-{self.options.flow}-") or path.startswith("data/")
+            return name.startswith(f"odradek-{self.options.flow}-") or file[0].startswith("data/")
         return folder == "metadata" and name.endswith((".avro", ".metadata.json"))
 
     def _expirable(self, before_ms: float) -> list[int]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 from urllib.parse import unquote, urlsplit
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute
@@ -38,7 +39,7 @@ SCHEMES = {
 }
 """Kind of table -> the schemes of URLs, besides `file`, that its library reaches."""
 
-SYNCS = 16  # files that are forced to disk at the same time: together they take little longer than one
+SYNCS = 16  # files that are forced to disk, or asked for, at the same time: they take little longer than one
 BUFFER_BYTES = 64 * KiB  # that are written at once; Arrow itself writes each page of each column
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
@@ -126,6 +127,15 @@ class Storage:
             if info.is_file and info.mtime_ns is not None:
                 yield info.path, info.mtime_ns / 1e9
 
+    def now(self) -> float:
+        """Return the time (s since the epoch) by the clock that dates files: that of the store, not of this machine."""
+        path = f"_odradek-clock-{uuid4().hex}"
+        with self.create(path) as file:
+            file.write(b"\n")
+        written = self._files().get_file_info(path).mtime_ns
+        self.remove(path)
+        return cast(int, written) / 1e9
+
     def remove(self, path: str) -> None:
         """Remove a file, if it is there."""
         with suppress(FileNotFoundError):
@@ -141,6 +151,12 @@ class Storage:
     def size(self, path: str) -> int | None:
         """Return a file's size in bytes; None if it is not there."""
         return cast("int | None", self._files().get_file_info(path).size)
+
+    def sizes(self, paths: Sequence[str]) -> list[int | None]:
+        """Return `size` of each path, several at the same time."""
+        files = self._files()
+        with ThreadPoolExecutor(SYNCS) as pool:
+            return [info.size for info in pool.map(files.get_file_info, paths)]
 
     def _files(self) -> Any:
         if self.is_local:
@@ -171,6 +187,8 @@ TIME = pa.timestamp("us", tz="UTC")
 """Type of record times, and of fields that are timestamps."""
 
 _OWN_TYPES: Mapping[str, pa.DataType] = {"date": pa.date32(), "hour": pa.int32()}
+
+_TRANSFORMABLE = (pa.string(), pa.binary(), pa.int32(), pa.int64())
 
 _TRANSFORM = re.compile(r"(bucket|truncate)\(\s*([1-9][0-9]{0,8})\s*,\s*([^\s()]+)\s*\)")
 
@@ -219,10 +237,12 @@ def column_types(columns: Sequence[PartitionColumn], fields: Mapping[str, pa.Dat
     types: dict[str, pa.DataType] = {}
     for column in columns:
         if column.source not in fields:
-            raise ConfigError(f"partition_by: there is no column {column.source!r}; choose from {', '.join(fields)}")
+            raise ConfigError(f"there is no column {column.source!r}; choose from {', '.join(fields)}")
         kind = fields[column.source]
         if pa.types.is_nested(kind) or pa.types.is_floating(kind):
-            raise ConfigError(f"partition_by: {column.source} is {kind}, which cannot divide a table")
+            raise ConfigError(f"{column.source} is {kind}, which cannot divide a table")
+        if column.argument and kind not in _TRANSFORMABLE:
+            raise ConfigError(f"{column.transform} of {column.source}: it cannot be made of {kind}")
         types[column.name] = _OWN_TYPES.get(column.transform, kind)
     return types
 
@@ -256,8 +276,6 @@ def _transformed(column: PartitionColumn, values: Any) -> Any:
         pa.string(): types.StringType(), pa.binary(): types.BinaryType(),
         pa.int32(): types.IntegerType(), pa.int64(): types.LongType(),
     }  # fmt: skip
-    if values.type not in kinds:
-        raise ConfigError(f"partition_by: {column.transform} of {column.source}: it cannot be made of {values.type}")
     transform = transforms.parse_transform(f"{column.transform}[{column.argument}]").transform(kinds[values.type])
     encoded = pc.dictionary_encode(values)
     result = pa.int32() if column.transform == "bucket" else values.type

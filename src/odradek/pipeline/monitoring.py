@@ -148,9 +148,9 @@ def _events(source: SourceConfig, pipeline: str, run: str, flow: FlowSummary) ->
 def _namespace(source: SourceConfig) -> str:
     """Return the cluster as OpenLineage names it; credentials are not part of it."""
     if source.kafka is not None:
-        return "kafka://" + source.kafka.partition("://")[2].rpartition("@")[2]
+        return "kafka://" + source.kafka.partition("://")[2]  # which has none
     if source.zookeeper is not None:
-        return f"zookeeper://{source.zookeeper}"
+        return f"zookeeper://{source.zookeeper.rpartition('@')[2]}"
     return "file" if source.brokers is None else f"kafka://{source.brokers}"
 
 

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from odradek.client.cluster import Cluster
+from odradek.client.options import LARGEST_MESSAGE
 from odradek.client.producer.producer import Producer
 from odradek.errors import ConfigError
 from odradek.pipeline.commits import Commit, replace_text
@@ -144,7 +145,7 @@ async def replay(plan: Replay, cluster: Cluster, progress: ReplayProgress, advan
         OSError: A file cannot be read or written.
     """
     before = progress.rows
-    async with cluster.producer() as out:
+    async with _producer(cluster) as out:
         route = _Route(cluster, plan)
         for ranges in islice(plan.steps(), progress.steps, None):
             logs = await anyio.to_thread.run_sync(plan.read, ranges)
@@ -157,6 +158,13 @@ async def replay(plan: Replay, cluster: Cluster, progress: ReplayProgress, advan
     progress.ended = True
     await anyio.to_thread.run_sync(progress.save)
     return progress.rows - before
+
+
+def _producer(cluster: Cluster) -> Producer:
+    """Return a producer of rows as large as the topic takes. 0.7 drops large ones: there it keeps its own limit."""
+    if cluster.driver.numbers_by_broker:
+        return cluster.producer()
+    return cluster.producer(max_message_bytes=LARGEST_MESSAGE, buffer_bytes=LARGEST_MESSAGE + 64 * MiB)
 
 
 async def _send(plan: Replay, out: Producer, route: _Route, source: TopicPartition, rows: pa.Table) -> None:

@@ -1,6 +1,6 @@
 """The logs of a flow: how they are read, what of them is not in the table, the next batch, and what of it was read.
 
-    options = parse_source(flow_options(pipeline, flow), streaming=True)
+    options = source_options(pipeline, name)
     backlog = backlogs(reached, extents)                      what is not in the table yet
     batch = next_batch(reached, extents, ...)                 some of it
     gaps = coverage(flow, batch, ranges that were read, ...)  what gave no row
@@ -11,18 +11,19 @@ where it is, and is named as missing.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import NamedTuple
 
+from odradek.io.drivers import zookeeper_url
 from odradek.pipeline.commits import Gap
-from odradek.pipeline.config import Flow, Pipeline, SourceConfig
+from odradek.pipeline.config import Pipeline
 from odradek.pipeline.errors import InexactRead
+from odradek.spark.cluster import ClusterOptions, numbered_brokers_url
 from odradek.spark.logs import TaskPlan, find_logs
-from odradek.spark.options import ClusterOptions, SourceOptions, Topics, parse_source
+from odradek.spark.options import Directory, OptionNames, SourceOptions, Topics, parse_directory
 from odradek.spark.planning import (
     Extent,
     Extents,
@@ -33,11 +34,13 @@ from odradek.spark.planning import (
     clip_to_logs,
     end_of_micro_batch,
     end_offsets,
+    in_current_topics,
+    topic_ids,
     with_boundaries,
 )
 from odradek.spark.range_reader import ColumnsChunk, read_task
-from odradek.spark.values import Offsets
-from odradek.types import Columns, MiB, Position, TopicPartition
+from odradek.spark.values import NO_IDS, Offsets, TopicIds
+from odradek.types import EARLIEST, LATEST, Columns, MiB, Position, TopicPartition
 
 __all__ = [
     "LogReader",
@@ -46,55 +49,61 @@ __all__ = [
     "backlogs",
     "cluster_url",
     "coverage",
-    "flow_options",
     "next_batch",
+    "recorded_starts",
+    "source_options",
 ]
 
-# ---- options of the data source ------------------------------------------------------------------------------
+# ---- how logs are read ---------------------------------------------------------------------------------------
 
-CORRUPT = {"fail": "fail", "skip": "skip-message", "dead": "dead"}
+CORRUPT = {"fail": "fail", "skip": "skip", "dead": "raw"}
+"""Policy of a flow -> the decoder's mode."""
 
-PROTOCOLS = {"kafka": "PLAINTEXT", "kafka+ssl": "SSL", "kafka+sasl": "SASL_PLAINTEXT", "kafka+sasl+ssl": "SASL_SSL"}
+STARTS = {"earliest": EARLIEST, "latest": LATEST}
 
-
-def flow_options(pipeline: Pipeline, flow: Flow) -> dict[str, str]:
-    """Return the options of the data source. Positions of the table override `startingOffsets`."""
-    topics = {"subscribePattern": flow.pattern or ""} if flow.topics is None else {"subscribe": ",".join(flow.topics)}
-    return {
-        **_location_options(pipeline.source),
-        **topics,
-        "startingOffsets": flow.start,
-        "failOnDataLoss": str(flow.data_loss == "fail").lower(),
-        "corrupt": CORRUPT[flow.corrupt],
-        "includeHeaders": "true",
-        "maxFetchersPerBroker": str(pipeline.source.fetchers_per_broker),
-    }
+KAFKA_MESSAGE_BYTES = 64 * MiB
+"""Default of the largest message from 0.8 on, where topics have limits of their own."""
 
 
-def _location_options(source: SourceConfig) -> dict[str, str]:
-    limit = {"maxMessageBytes": str(source.max_message_bytes)}
-    if source.kafka is not None:
-        scheme, _, servers = source.kafka.partition("://")
-        return {
-            "kafka.bootstrap.servers": servers,
-            "kafka.security.protocol": PROTOCOLS[scheme],
-            "kafka.isolation.level": "read_committed",
-            **(limit if "max_message_bytes" in source.model_fields_set else {}),
-        }
+def source_options(pipeline: Pipeline, name: str) -> SourceOptions:
+    """Return how the logs of a flow are read. Positions of the table override `start`."""
+    flow = pipeline.flows[name]
+    topics = Topics(pattern=flow.pattern or "", whole=True)
+    return replace(
+        _without_topics(pipeline),
+        topics=topics if flow.topics is None else Topics(names=tuple(sorted(set(flow.topics)))),
+        start=STARTS[flow.start],
+        fail_on_data_loss=flow.data_loss == "fail",
+        corrupt=CORRUPT[flow.corrupt],
+        headers=True,
+        fetchers=pipeline.source.fetchers_per_broker,
+    )
+
+
+def _without_topics(pipeline: Pipeline) -> SourceOptions:
+    """Return the options of the source, without topics. Errors name the keys of the file."""
+    source = pipeline.source
+    is_default = source.kafka is not None and "max_message_bytes" not in source.model_fields_set
+    return SourceOptions(
+        _location(pipeline), Topics(), EARLIEST,
+        max_message_bytes=KAFKA_MESSAGE_BYTES if is_default else source.max_message_bytes,
+        read_committed=source.kafka is not None,
+        names=OptionNames('data_loss = "skip"', pipeline.at("source", "logs"), "source.max_message_bytes"),
+    )  # fmt: skip
+
+
+def _location(pipeline: Pipeline) -> ClusterOptions | tuple[Directory, ...]:
+    source = pipeline.source
+    if source.logs is not None:
+        return tuple(filter(None, map(parse_directory, source.logs)))
     if source.zookeeper is not None:
-        return {"kafka.zk.connect": source.zookeeper, **limit}
-    if source.brokers is not None:
-        return {"kafka.broker.list": source.brokers, **limit}
-    return {"path": json.dumps(source.logs), **limit}
+        return ClusterOptions(zookeeper_url(source.zookeeper))
+    return ClusterOptions(source.kafka or numbered_brokers_url(source.brokers or ""))
 
 
-def _all_of(source: SourceConfig) -> SourceOptions:
-    return parse_source({**_location_options(source), "subscribePattern": ".*"}, streaming=False)
-
-
-def cluster_url(source: SourceConfig) -> str | None:
+def cluster_url(pipeline: Pipeline) -> str | None:
     """Return the cluster's URL for `odradek.connect`; None if the source is log directories."""
-    where = _all_of(source).where
+    where = _location(pipeline)
     return where.url if isinstance(where, ClusterOptions) else None
 
 
@@ -112,12 +121,13 @@ class PartitionBacklog(NamedTuple):
     gap: PositionGap | None  # data that was lost before it could be read
 
 
-def backlogs(reached: Offsets, extents: Extents) -> list[PartitionBacklog]:
-    """Return the backlog of each partition that the table or a log knows."""
-    begin = _with_new(reached, extents)
+def backlogs(reached: Offsets, extents: Extents, ids: TopicIds = NO_IDS) -> list[PartitionBacklog]:
+    """Return the backlog of each partition that the table or a log knows. `ids`: the topics that `reached` is of."""
+    current, recreated = in_current_topics(reached, ids, extents, topic_ids(extents))
+    begin = _with_new(current, extents)
     end = end_offsets(begin, extents)
     ranges, lost = clip_to_logs(begin, end, extents)
-    waiting, gaps = {part.partition: part.size for part in ranges}, {gap.partition: gap for gap in lost}
+    waiting, gaps = {part.partition: part.size for part in ranges}, {gap.partition: gap for gap in (*lost, *recreated)}
     return [
         PartitionBacklog(
             partition, reached.get(partition), *extents.get(partition, Extent(-1, -1))[:2],
@@ -190,22 +200,40 @@ def coverage(flow: str, batch: PlannedBatch, covered: Iterable[Range], reason: s
     return gaps
 
 
+def recorded_starts(batch: PlannedBatch, covered: Iterable[Range]) -> dict[TopicPartition, Position]:
+    """Return where the ranges of a batch begin, as its record has it: those of a log that was made anew, and ends
+    before the former position, where the first task has begun to read. A gap of the record has that position."""
+    shorter = {partition: batch.end[partition] for partition, at in batch.start.items() if at > batch.end[partition]}
+    for part in covered:
+        if part.partition in shorter:
+            shorter[part.partition] = min(shorter[part.partition], Position(part.start))
+    return {**batch.start, **shorter}
+
+
 # ---- reading again, without a flow ---------------------------------------------------------------------------
 
 
 class LogReader:
     """A reader of some partitions of the source: of every message, corrupt ones as raw bytes."""
 
-    def __init__(self, source: SourceConfig, partitions: Iterable[TopicPartition]) -> None:
-        wanted = tuple(sorted(partitions))
-        fetches = source.fetchers_per_broker * len({partition.broker for partition in wanted})
-        topics = Topics(partitions=wanted)
-        self._options = replace(_all_of(source), topics=topics, corrupt="raw", fetch_bytes=1 * MiB, fetch_ahead=fetches)
+    def __init__(self, pipeline: Pipeline, partitions: Iterable[TopicPartition]) -> None:
+        topics = Topics(partitions=tuple(sorted(partitions)))
+        self._options = replace(_without_topics(pipeline), topics=topics, corrupt="raw", fetch_bytes=1 * MiB)
+        self._fetchers_per_broker = pipeline.source.fetchers_per_broker
         self._logs = find_logs(self._options)
+        self._ids: TopicIds = NO_IDS
 
     def extents(self) -> dict[TopicPartition, Extent]:
         """Return the extent of each partition; those that no broker and no directory has are left out."""
-        return self._logs.extents()
+        extents = self._logs.extents()
+        brokers = {extent.broker for extent in extents.values()}  # partitions of 0.8 and later do not name theirs
+        self._options = replace(self._options, fetch_ahead=self._fetchers_per_broker * max(1, len(brokers)))
+        self._ids = topic_ids(extents)
+        return extents
+
+    def compacted(self, topics: Collection[str]) -> set[str]:
+        """Return those of these topics that brokers compact, as far as they say so."""
+        return self._logs.compacted(topics)
 
     def read(self, ranges: Sequence[Range]) -> Iterator[tuple[TopicPartition, Columns]]:
         """Yield the messages of these ranges, in order within each range. Call `extents` first.
@@ -214,6 +242,6 @@ class LogReader:
             BoundaryMismatch: A range does not begin or end where a message does.
             DataLoss, TransportError, DeadlineError, OSError: A range cannot be read.
         """
-        task = TaskPlan(tuple(ranges), self._logs.paths({part.partition for part in ranges}))
+        task = TaskPlan(tuple(ranges), self._logs.paths({part.partition for part in ranges}), self._ids)
         with closing(read_task(task, self._options)) as chunks:
             yield from ((chunk.partition, chunk.rows) for chunk in chunks if isinstance(chunk, ColumnsChunk))

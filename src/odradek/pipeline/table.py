@@ -22,10 +22,15 @@ from odradek.pipeline.layout import PartitionColumn, Storage
 from odradek.pipeline.merge import MergeRule
 from odradek.spark.planning import Range
 
-__all__ = ["TRIES", "DataFile", "ListedFile", "Table", "TableOptions", "make_table"]
+__all__ = ["TRIES", "UNLISTED_S", "DataFile", "ListedFile", "Table", "TableOptions", "make_table"]
 
 TRIES = 8
 """Attempts at one commit, while other applications change the table."""
+
+
+UNLISTED_S = 24 * 3600.0
+"""`clean` leaves a file that no version has ever listed for this long (s): a run may be about to commit it. A batch
+that takes nearly as long is not committed (`flow`), so that no commit can list what was deleted."""
 
 
 class DataFile(NamedTuple):
@@ -58,6 +63,7 @@ class TableOptions:
     catalog: Mapping[str, str] = field(default_factory=dict)  # Iceberg: properties of the catalog
     noted: Commit | None = None  # the record of the newest batch as it was noted outside of the table
     merge: MergeRule | None = None  # the rows that it keeps; None: all. Delta only
+    letters: bool = False  # of dead letters: the numbers of batches begin again with the flow's own table
 
 
 class Table(ABC):
@@ -90,6 +96,11 @@ class Table(ABC):
     @abstractmethod
     def refresh(self) -> bool:
         """Load the newest version; return False if there is no table."""
+
+    def release(self) -> str:
+        """Free the name of the table for a new one, where a catalog gives it to one that is gone or elsewhere; return
+        what was done, "" if nothing. The user has accepted that."""
+        return ""
 
     @abstractmethod
     def create(self, schema: pa.Schema, first: Commit) -> None:
@@ -149,6 +160,13 @@ class Table(ABC):
         batch = self.recorded_batch() if newest is None else newest.batch
         return -1 if batch is None else batch
 
+    def has(self, commit: Commit) -> bool:
+        """Return True if this very attempt at a batch is part of the table; without a record its number decides."""
+        if self.newest_batch() < commit.batch:
+            return False
+        attempts = [each.attempt for each in self.commits()]
+        return commit.attempt in attempts or not attempts
+
     def _has_rows(self, part: Range) -> bool:
         where = (pc.field("offset") >= part.start) & (pc.field("offset") < part.end)
         log = {name: value for name, value in part.partition._asdict().items() if name in self.schema.names}
@@ -205,7 +223,7 @@ class Table(ABC):
 
     def _check_follows(self, commit: Commit) -> None:
         batch = self.newest_batch()
-        if batch >= commit.batch:
+        if self.has(commit) if self.options.letters else batch >= commit.batch:
             raise TableConflict(self.options.flow, self.where, f"batch {batch} is in the table already")
 
     def _is_committed(self, commit: Commit, error: Exception | None = None) -> bool:
@@ -234,7 +252,10 @@ class Table(ABC):
 
     @abstractmethod
     def clean(self, older_s: float, *, dry_run: bool) -> list[str]:
-        """Delete files that no version of the last `older_s` seconds needs; return their paths."""
+        """Delete files that no version of the last `older_s` seconds needs; return their paths.
+
+        Those that no version has ever listed stay for `UNLISTED_S` at least, by the clock of the store that dates them.
+        """
 
 
 def make_table(options: TableOptions) -> Table:

@@ -42,13 +42,15 @@ LEAST, MOST = MICROSECONDS[0] + DAY_US, MICROSECONDS[1] - DAY_US
 UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
 
-def check_time(kind: pa.DataType, time_format: str, name: str) -> None:
-    """Raise ConfigError if a column of this type cannot have times of this format. Timestamps and dates need none."""
-    is_iso = time_format == "iso"
+def check_time(decoded: pa.Schema, name: str, time_format: str) -> None:
+    """Raise ConfigError unless a decoded field can have times of this format. Timestamps and dates need none."""
+    if name not in decoded.names:
+        raise ConfigError(f"there is no field {name!r}; choose from {', '.join(decoded.names)}")
+    kind, is_iso = decoded.field(name).type, time_format == "iso"
     fits = pt.is_string(kind) if is_iso else pt.is_integer(kind) or pt.is_floating(kind)
     if not (fits or pt.is_timestamp(kind) or pt.is_date(kind)):
         what = f"{'text' if is_iso else 'numbers'}, timestamps or dates, not {kind}"
-        raise ConfigError(f'time = "{name}": time_format {time_format!r} needs {what}')
+        raise ConfigError(f"{name}: time_format {time_format!r} needs {what}")
 
 
 def times_of(column: Array, time_format: str) -> Array:

@@ -78,7 +78,8 @@ class VerifyResult:
     rows: int = 0  # in the table
     dead: int = 0  # rows in the dead letters
     skipped: int = 0  # corrupt messages of the log that are in neither
-    expired: int = 0  # size of log that retention has deleted since, and that cannot be compared any more
+    expired: int = 0  # size of log that retention has deleted since, or that is gone with its topic: it is not compared
+    compacted: int = 0  # rows whose records compaction has removed from the log since: a later one has the same key
     seconds: float = 0.0
 
     @property
@@ -115,21 +116,36 @@ def verify(
         findings=list(_of_records(table.commits)),
     )  # fmt: skip
     if partitions := {part.partition for commit in compared for part in commit.ranges()}:
-        _Comparison(table, compared, result, advance).run(LogReader(pipeline.source, partitions))
+        _Comparison(table, compared, result, advance).run(LogReader(pipeline, partitions))
     result.seconds = time.monotonic() - begun
     return result
 
 
 def _of_records(commits: Sequence[Commit]) -> Iterator[Finding]:
-    """Yield findings where a batch does not begin where the one before it has ended."""
+    """Yield findings where a batch does not begin where the one before it has ended, unless the log was made again."""
     reached: dict[TopicPartition, int] = {}
     for commit in commits:
+        remade = {(gap.topic, gap.partition, gap.start) for gap in commit.gaps if gap.size <= 0}  # another log since
         for partition, start in to_positions(commit.start).items():
             before = reached.get(partition, start)
-            if start != before:
+            if start != before and (partition.topic, partition.name, before) not in remade:
                 what = f"batch {commit.batch} does not start where the last one ended"
                 yield Finding("record", f"{partition} [{before}, {start})", what)
         reached.update(to_positions(commit.end))
+
+
+def _of_former_topics(commits: Sequence[Commit]) -> list[Range]:
+    """Return the ranges that were read of topics which were made again before the newest batch, in canonical order.
+
+    Records of earlier versions have no ids: they are of the topics that the next record with ids names.
+    """
+    newest, ids = commits[-1].topic_ids, dict[str, str]()
+    former: list[Range] = []
+    for commit in reversed(commits):
+        ids.update(commit.topic_ids)
+        others = {topic for topic, known in ids.items() if newest.get(topic, known) != known}
+        former += (part for part in commit.ranges() if part.partition.topic in others)
+    return sorted(former)
 
 
 class _Comparison:
@@ -144,10 +160,13 @@ class _Comparison:
         self._waiting = 0
         self._compared: dict[TopicPartition, int] = {}
         self._last: dict[TopicPartition, int] = {}
+        self._compacted: Any  # topics, as an array
 
     def run(self, logs: LogReader) -> None:
         """Compare. Raises OdradekError when the log cannot be read, OSError when a file cannot."""
         groups = _groups(self._clip_to_logs(logs.extents()))
+        topics = {part.partition.topic for part in chain(*groups)}
+        self._compacted = pa.array(sorted(logs.compacted(topics)), pa.string())
         self._result.ranges, self._result.size = sum(map(len, groups)), sum(part.size for part in chain(*groups))
         for group in groups:
             self._compared = {part.partition: part.start for part in group}
@@ -159,14 +178,21 @@ class _Comparison:
         self._count_dead()
 
     def _clip_to_logs(self, extents: Mapping[TopicPartition, Extent]) -> Iterator[Range]:
-        """Yield the parts of the ranges that the log still has. A missing end is a finding; a beginning has expired."""
+        """Yield the parts of the ranges that the log still has. A missing end is a finding; a beginning has expired,
+        and so has what was read of a topic that was made again: its rows are not told from later ones."""
         short: dict[TopicPartition, str] = {}
+        newest, former = self._table.commits[-1].topic_ids, _of_former_topics(self._table.commits)
         for commit in self._chosen:
             gaps = commit.gap_ranges()
-            for part in commit.ranges():
+            ranges = [part for whole in commit.ranges() for part in _without(whole, former)]
+            self._result.expired += commit.log_size - sum(part.size for part in ranges)
+            for part in ranges:
                 extent = extents.get(part.partition)
                 if extent is None:
                     short[part.partition] = "no live broker, and no directory, has this log"
+                    continue
+                if extent.topic_id not in ("", newest.get(part.partition.topic, extent.topic_id)):
+                    short[part.partition] = "the topic was deleted and made again: the table was made from another log"
                     continue
                 for lost in _without(part, sorted([*gaps, Range(part.partition, extent.earliest, extent.latest)])):
                     if lost.start < extent.earliest:
@@ -204,12 +230,16 @@ class _Comparison:
     # ---- findings ----
 
     def _see(self, wrong: pa.Table) -> None:
-        """Sort rows that the table has more or less often than the log, or with another payload, into findings."""
+        """Sort rows that the table has more or less often than the log, or with another payload, into findings. What a
+        compacted topic does not have any more was removed since: a later record has the same key."""
         more, in_log, corrupt = pc.field("more"), pc.field("log_sum") > 0, pc.field("corrupt_sum") > 0
         self._leave_out(wrong.filter((more < 0) & corrupt))
         self._find("missing", "of the log are not in the table", wrong.filter((more < 0) & ~corrupt))
         self._find("extra", "are in the table more than once", wrong.filter((more > 0) & in_log))
-        self._find("extra", "are not in the log", wrong.filter((more > 0) & ~in_log))
+        absent = wrong.filter((more > 0) & ~in_log)
+        removed = pc.and_(pc.is_in(absent["topic"], self._compacted), pc.equal(absent["more"], 1))
+        self._result.compacted += pc.sum(removed).as_py() or 0
+        self._find("extra", "are not in the log", absent.filter(pc.invert(removed)))
         self._find("different", "have another payload than in the log", wrong.filter(more == 0))
 
     def _leave_out(self, corrupt: pa.Table) -> None:

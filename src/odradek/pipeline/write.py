@@ -216,7 +216,7 @@ class _File:
 
     def discard(self) -> None:
         for each in (self._writer, self._stream):
-            with suppress(OSError, pa.ArrowException):  # for the same reason as writing, such as a full disk
+            with suppress(Exception):  # what made writing fail, such as a full disk, is what the caller is told
                 each.close()
 
 

@@ -39,6 +39,7 @@ __all__ = [
     "ClusterOptions",
     "connected",
     "disconnect",
+    "numbered_brokers_url",
     "parse_cluster",
     "retry_until",
 ]
@@ -110,7 +111,8 @@ def parse_cluster(option_map: OptionMap) -> ClusterOptions | None:
         if name == BOOTSTRAP:
             url, security = _kafka_url(option_map, text)
         else:
-            url, security = zookeeper_url(text.strip()) if name == "kafka.zk.connect" else _brokers_url(text), None
+            to_url = numbered_brokers_url if name == "kafka.broker.list" else zookeeper_url
+            url, security = to_url(text.strip()), None
         cluster = replace(cluster, url=url, security=security)
         cluster.connect()
     except ConfigError as error:
@@ -119,11 +121,12 @@ def parse_cluster(option_map: OptionMap) -> ClusterOptions | None:
     return cluster
 
 
-def _brokers_url(text: str) -> str:
-    """`id:host:port`, as 0.7 writes broker.list, or `id@host:port`, as URLs do."""
+def numbered_brokers_url(text: str) -> str:
+    """Return the URL for brokers with ids: `id:host:port,...`, as 0.7 writes broker.list, or `id@host:port`, as URLs
+    do. Raises ConfigError."""
     items = [re.sub(r"^([0-9]+):(?=[^:]+:[0-9]+$)", r"\1@", item.strip()) for item in text.split(",")]
     if any("@" not in item for item in items):
-        raise ConfigError(f"{text[:80]!r}: must be id:host:port,...: rows name brokers by their ids")
+        raise ConfigError("each broker needs its id, as in 1@host:9092: rows name brokers by their ids")
     return brokers_url(",".join(items))
 
 
@@ -133,8 +136,11 @@ _SCHEMES = {"plaintext": "kafka", "ssl": "kafka+ssl", "sasl_plaintext": "kafka+s
 def _kafka_url(option_map: OptionMap, servers: str) -> tuple[str, Security]:
     """Java's clients ignore the options of SASL without SASL, and those of TLS without TLS, and so do we."""
     scheme = option_map.take(choice(_SCHEMES), "kafka", "kafka.security.protocol")
-    sasl, tls = _sasl(option_map), _tls(option_map)
-    security = {**(sasl if "sasl" in scheme else {}), **(tls if "ssl" in scheme else {})}
+    option_map.know(*_SASL_OPTIONS, *_TLS_OPTIONS)
+    security = {
+        **(_sasl(option_map) if "sasl" in scheme else {}),
+        **(_tls(option_map) if "ssl" in scheme else {}),
+    }
     hosts = ",".join(server.strip() for server in servers.split(","))
     return f"{scheme}://{hosts}", Security(**security)
 
@@ -208,6 +214,15 @@ _TLS = {
     "ssl_key_pem": (_pem, None, "kafka.ssl.keystore.key"),
 }
 """Options of `Security` -> parser, default and name of ours."""
+
+_SASL_OPTIONS = ("kafka.sasl.mechanism", "kafka.sasl.jaas.config", "kafka.sasl.kerberos.service.name")
+
+_TLS_OPTIONS = (
+    *(name for _, _, name in _TLS.values()),
+    "kafka.ssl.truststore.type",
+    "kafka.ssl.keystore.type",
+    "kafka.ssl.endpoint.identification.algorithm",
+)
 
 _OPTION_OF = {
     **{name: option for name, (_, _, option) in _TLS.items()},

@@ -16,7 +16,7 @@ import anyio.to_thread
 from odradek import segments
 from odradek.client.cluster import Cluster
 from odradek.core.interfaces import BrokerClient
-from odradek.errors import BrokerError, ConfigError, RemoteProtocolError, TransportError
+from odradek.errors import BrokerError, ConfigError, RemoteProtocolError, TransportError, Unsupported
 from odradek.io.gather import gather
 from odradek.io.kafka.broker_client import KafkaBrokerClient
 from odradek.io.kafka07.raw_fetch import read_raw
@@ -25,7 +25,7 @@ from odradek.spark import planning
 from odradek.spark.cluster import ClusterOptions, connected, retry_until
 from odradek.spark.options import Directory, SourceOptions
 from odradek.spark.planning import Extent, Extents, Range, SplitPoint
-from odradek.spark.values import Offsets, PartitionPosition, resolve_broker, resolve_per_partition
+from odradek.spark.values import NO_IDS, Offsets, PartitionPosition, TopicIds, resolve_broker, resolve_per_partition
 from odradek.types import EARLIEST, LATEST, AtTime, MiB, Position, TopicPartition
 from odradek.wire.kafka07.boundary import BoundarySearch, Proved
 from odradek.wire.kafka07.entries import ParseStop, check_log
@@ -65,10 +65,12 @@ Times = Mapping[TopicPartition, AtTime]
 
 
 class TaskPlan(NamedTuple):
-    """The work of one task: its ranges, in reading order, and their log directories (none in a cluster)."""
+    """The work of one task: its ranges, in reading order, their log directories (none in a cluster), and the ids of the
+    topics that they are ranges of."""
 
     ranges: tuple[Range, ...]
     paths: Mapping[TopicPartition, str]
+    topic_ids: TopicIds = NO_IDS
 
 
 def plan_all(logs: LogCatalog, options: SourceOptions) -> list[TaskPlan]:
@@ -78,27 +80,38 @@ def plan_all(logs: LogCatalog, options: SourceOptions) -> list[TaskPlan]:
     """
     current = logs.extents()
     start = start_offsets(logs, options, current)
-    starts = resolve_per_partition(current, options.start, "startingOffsets")
     ends = resolve_per_partition(current, options.end, "endingOffsets")
-    for partition, last in ends.items():
-        if isinstance(last, int) and isinstance(first := starts[partition], int) and first > last:
-            raise ConfigError(f"{partition}: starts at {first}, but ends at {last}")
     end = _resolve(logs, ends, current, "endingOffsets")
-    return plan(logs, options, start, {p: max(position, start[p]) for p, position in end.items()}, current)
+    for partition, last in end.items():
+        if (first := start[partition]) > last:  # which is an error of Spark's own source, too
+            raise ConfigError(f"{partition}: starts at {first}, but ends at {last}: nothing is between them")
+    return plan(logs, options, start, end, current)
 
 
 def plan(
-    logs: LogCatalog, options: SourceOptions, start: Offsets, end: Offsets, current: Extents | None = None
+    logs: LogCatalog,
+    options: SourceOptions,
+    start: Offsets,
+    end: Offsets,
+    current: Extents | None = None,
+    *,
+    start_ids: TopicIds = NO_IDS,
+    end_ids: TopicIds = NO_IDS,
 ) -> list[TaskPlan]:
-    """Return the tasks between two offsets; `current` is what `logs` has just said. Raises as `plan_all`."""
+    """Return the tasks between two offsets, with the topics they are of; `current` is what `logs` has just said. Raises
+    as `plan_all`."""
     extents = logs.extents() if current is None else current
-    ranges, gaps = planning.clip_to_logs(start, end, extents)
-    options.check_loss(gaps)
+    ids = {**planning.topic_ids(extents), **end_ids}
+    extents = planning.of_topics(extents, ids)
+    begin, lost = planning.in_current_topics(start, start_ids, extents, ids)
+    begin |= {gap.partition: min(begin[gap.partition], end.get(gap.partition, Position(0))) for gap in lost}
+    ranges, gaps = planning.clip_to_logs(begin, end, extents)
+    options.check_loss([*lost, *gaps])
     tasks, split_size = options.size_tasks(sum(part.size for part in ranges))
     boundaries = logs.boundaries(planning.propose_splits(ranges, extents, split_size))
     parts = planning.split(ranges, [(cut.partition, at) for cut, at in boundaries.items() if at is not None])
     packed = planning.pack(parts, tasks, fetchers=options.fetchers, leader=lambda at: extents[at].broker)
-    return [TaskPlan(task, logs.paths({part.partition for part in task})) for task in packed]
+    return [TaskPlan(task, logs.paths({part.partition for part in task}), ids) for task in packed]
 
 
 def start_offsets(logs: LogCatalog, options: SourceOptions, current: Extents) -> dict[TopicPartition, Position]:
@@ -135,7 +148,7 @@ def _resolve(
     resolved = {}
     cuts = []
     for partition, at in wanted.items():
-        earliest, latest, boundaries, _ = current[partition]
+        earliest, latest, boundaries, *_ = current[partition]
         if isinstance(at, AtTime):  # the log may have moved on since
             at = Position(min(max(at_times[partition], earliest), latest))
         at = resolved[partition] = at if isinstance(at, int) else Position(earliest if at is EARLIEST else latest)
@@ -206,6 +219,20 @@ class BrokerCatalog:
         """Return the directory of each; of none in a cluster."""
         return {}
 
+    def compacted(self, topics: Collection[str]) -> set[str]:
+        """Return those of these topics that brokers compact, as far as they say so: from 0.11 on, to clients that may
+        read the configuration."""
+
+        async def ask(cluster: Cluster) -> set[str]:
+            try:
+                configs = await cluster.admin.describe_topic_configs(topics)
+            except Unsupported:
+                return set()
+            policies = {name: entries["cleanup.policy"].value or "" for name, entries in configs.done.items()}
+            return {name for name, policy in policies.items() if "compact" in policy}
+
+        return self._ask(ask, "reading the configuration of topics") if topics else set()
+
     def _ask(self, work: Callable[[Cluster], Awaitable[T]], what: str) -> T:
         deadline_s = self._options.deadline_s
         with connected(self._where, deadline_s) as (portal, cluster):
@@ -226,9 +253,13 @@ class BrokerCatalog:
             names = sorted({*topics.names, *(partition.topic for partition in topics.partitions)})
         partitions = [partition for some in await gather(cluster.partitions, names) for partition in some]
         published = list(filter(topics.has_partition, partitions))  # by live brokers
-        extents = await _of_each(
-            cluster, published, lambda api, partition: extent_of(api, partition, read_committed=committed)
-        )
+        topic_id = cluster.driver.metadata.table.topic_id  # from before the requests
+
+        async def extent(api: BrokerClient, partition: TopicPartition) -> Extent:
+            known = topic_id(partition.topic) or b""
+            return (await extent_of(api, partition, read_committed=committed))._replace(topic_id=known.hex())
+
+        extents = await _of_each(cluster, published, extent)
         if not self._options.unit.exact and (missing := sorted(set(published) - extents.keys())):
             raise BrokerError(5, "LEADER_NOT_AVAILABLE", f"{missing[0]}", retriable=True, refresh_metadata=True)
         return extents
@@ -302,6 +333,10 @@ async def _of_each(
 class DirectoryCatalog:
     """The logs in directories, like `BrokerCatalog`. Every `extents` lists the files; raises OSError, too."""
 
+    def compacted(self, topics: Collection[str]) -> set[str]:
+        """Return none: 0.7 does not compact."""
+        return set()
+
     def __init__(self, directories: Sequence[Directory], options: SourceOptions) -> None:
         self._directories, self._options = directories, options
         self._logs: dict[TopicPartition, SegmentedLog] = {}
@@ -309,7 +344,7 @@ class DirectoryCatalog:
     def extents(self) -> dict[TopicPartition, Extent]:
         self._logs = {}
         for directory in self._directories:
-            for path in _paths(directory):
+            for path in _paths(directory, self._options.names.path):
                 for paths in segments.logs(path):
                     self._add(paths, directory.broker)
         return {
@@ -346,8 +381,9 @@ class DirectoryCatalog:
             first, second = (log.segments[0].path.parent for log in (self._logs[partition], paths))
             if first.resolve() == second.resolve():
                 return
-            raise ConfigError(f"{partition} is both {first} and {second}: name their brokers, as in path=0@...,1@...")
-        self._logs[partition] = _connected(paths, self._options.fail_on_data_loss)
+            what = f"{partition} is both {first} and {second}: name their brokers, as in 0@..., 1@..."
+            raise ConfigError(f"{self._options.names.path}: {what}")
+        self._logs[partition] = _connected(paths, self._options)
 
     def _run(self, search: BoundarySearch, cut: SplitPoint, segment: SegmentFile) -> int | None:
         with segment.path.open("rb", buffering=0) as file:
@@ -379,22 +415,22 @@ class DirectoryCatalog:
         return Position(at)
 
 
-def _paths(directory: Directory) -> list[str]:
+def _paths(directory: Directory, name: str) -> list[str]:
     path = directory.path
     paths = [path] if Path(path).exists() else sorted(glob(path))  # noqa: PTH207 - Path.glob takes no absolute pattern
     if not paths:
-        raise ConfigError(f"option path={path!r}: no such file or directory")
+        raise ConfigError(f"{name}: {path!r}: no such file or directory")
     return paths
 
 
-def _connected(paths: SegmentedLog, strict: bool) -> SegmentedLog:
+def _connected(paths: SegmentedLog, options: SourceOptions) -> SegmentedLog:
     """The log behind its last hole: there is nothing to read in a hole, and what is there cannot be reached over it."""
     for number in range(len(paths.segments) - 1, 0, -1):
         before, after = paths.segments[number - 1 : number + 1]
         if before.end != after.start:
             text = f"{before.path} ends at {before.end}, but the next segment starts at {after.start}"
-            if strict:
-                raise ConfigError(f"{text} (failOnDataLoss=false reads the rest)")
+            if options.fail_on_data_loss:
+                raise ConfigError(f"{text} ({options.names.skip_loss} reads the rest)")
             log.warning("%s: reading the rest", text)
             return SegmentedLog(paths.partition, paths.segments[number:])
     return paths

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 from odradek.core.interfaces import DecoderOptions, ProducerRecord
 from odradek.errors import ConfigError, CorruptMessage, Rejected
@@ -32,10 +32,12 @@ __all__ = [
     "SINK_REFUSED_KAFKA",
     "ClusterOptions",
     "Directory",
+    "OptionNames",
     "SinkOptions",
     "SourceOptions",
     "Topics",
     "log_skipped",
+    "parse_directory",
     "parse_sink",
     "parse_source",
 ]
@@ -187,13 +189,14 @@ class Topics:
     """The topics or partitions to read. One of three is set, or none: all logs (log directories only)."""
 
     names: tuple[str, ...] = option(_parse_names, (), "subscribe")
-    pattern: str = option(_parse_pattern, "", "subscribePattern")  # which a topic matches as a whole
+    pattern: str = option(_parse_pattern, "", "subscribePattern")  # found anywhere in the name, as by Spark
     partitions: tuple[TopicPartition, ...] = option(values.parse_assign, (), "assign")
+    whole: bool = False  # the pattern matches the name as a whole instead
 
     def has(self, topic: str) -> bool:
         """Return True if this topic, or a partition of it, is selected."""
         if self.pattern:
-            return re.fullmatch(self.pattern, topic) is not None
+            return (re.fullmatch if self.whole else re.search)(self.pattern, topic) is not None
         if self.partitions:
             return any(partition.topic == topic for partition in self.partitions)
         return not self.names or topic in self.names
@@ -212,6 +215,17 @@ class Topics:
         return f"Subscribe[{', '.join(self.names[:10])}]"
 
 
+class OptionNames(NamedTuple):
+    """Names of options for errors: those of the data source, or of what stands for them in a pipeline file."""
+
+    skip_loss: str = "failOnDataLoss=false"
+    path: str = "option path"
+    max_message_bytes: str = "maxMessageBytes"
+
+
+OF_SPARK = OptionNames()
+
+
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
     """Everything a reader is told. Small, and pickled into every task. Sizes are in the unit of positions."""
@@ -220,6 +234,7 @@ class SourceOptions:
     topics: Topics
     start: Positions
     end: Positions = LATEST  # also of a streaming query, which has none
+    names: OptionNames = OF_SPARK
 
     # Of a micro-batch: approximate maximum; the minimum to wait for, and how long.
     max_size: int | None = option(
@@ -301,7 +316,7 @@ class SourceOptions:
     def check_loss(self, gaps: Sequence[PositionGap]) -> None:
         """Raise DataLoss for gaps if `fail_on_data_loss`; else log them."""
         if gaps and self.fail_on_data_loss:
-            raise DataLoss(gaps)
+            raise DataLoss(gaps, self.names.skip_loss)
         for gap in gaps:
             log.warning("data was lost, continuing after it: %s", gap)
 
@@ -355,14 +370,17 @@ def _check_order(least: int, name: str, most: int | None) -> None:
 def _parse_directories(text: str, option: str) -> tuple[Directory, ...]:
     """`[broker@]path,...`, or a JSON array of the same for paths with commas."""
     items = values.parse_json(text, option) if text.lstrip().startswith("[") else text.split(",")
-    matches = [isinstance(item, str) and _DIRECTORY.fullmatch(item) for item in items]
-    directories = tuple(
-        Directory(re.sub("^file:(//)?(?=/)", "", match[2]), int(match[1] or -1)) for match in matches if match
-    )
-    if not directories or not all(matches):
+    directories = tuple(parse_directory(item) if isinstance(item, str) else None for item in items)
+    if not directories or None in directories:
         right = "[broker@]path,..., or a JSON array of them"
         raise invalid(option, text, f"{right}, as in 0@/var/kafka-0,1@/var/kafka-1")
-    return directories
+    return cast(tuple[Directory, ...], directories)
+
+
+def parse_directory(text: str) -> Directory | None:
+    """Return the directory of `[broker@]path`; None: it is not written so."""
+    match = _DIRECTORY.fullmatch(text)
+    return match and Directory(re.sub("^file:(//)?(?=/)", "", match[2]), int(match[1] or -1))
 
 
 _DIRECTORY = re.compile(r"\s*(?:([0-9]{1,9})@)?+(\S.*?)\s*", re.DOTALL)

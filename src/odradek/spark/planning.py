@@ -6,7 +6,7 @@ limits how much is read now. Three steps lead from offsets to tasks, and logs ar
 
 1. `clip_to_logs`: the ranges to read, and the gaps that the logs no longer have.
 2. `propose_splits`: where to split ranges. At known boundaries (segment starts) a split is free; elsewhere it is a
-   proposal, which `boundary.BoundarySearch` moves to the start of a message, if it can prove one.
+   proposal, which `BoundarySearch` of `wire/kafka07/boundary.py` moves to the start of a message, if it can prove one.
 3. `split` at the boundaries found, and `pack` into tasks.
 
 What positions count depends on the protocol (`PositionUnit`): bytes in 0.7, records later. Sizes are in that unit.
@@ -24,7 +24,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from odradek.errors import OdradekError
-from odradek.spark.values import Offsets
+from odradek.spark.values import Offsets, TopicIds
 from odradek.types import MiB, Position, TopicPartition
 
 __all__ = [
@@ -41,9 +41,12 @@ __all__ = [
     "clip_to_logs",
     "end_of_micro_batch",
     "end_offsets",
+    "in_current_topics",
+    "of_topics",
     "pack",
     "propose_splits",
     "split",
+    "topic_ids",
     "with_boundaries",
     "within",
 ]
@@ -76,6 +79,7 @@ class Extent(NamedTuple):
     latest: int
     boundaries: tuple[int, ...] = ()  # known message boundaries, ascending: in 0.7 the segment starts
     broker: int = -1  # that serves it; -1: unknown
+    topic_id: str = ""  # of its topic, where brokers have ids (2.8); another one if the topic was made again
 
 
 Extents = Mapping[TopicPartition, Extent]
@@ -197,6 +201,7 @@ class Loss(Enum):
     EXPIRED = "deleted by retention"
     TRUNCATED = "cut off at the end, or the log was made anew"
     GONE = "no broker has this partition"
+    RECREATED = "the topic was deleted and made again"
 
 
 class PositionGap(NamedTuple):
@@ -211,18 +216,19 @@ class PositionGap(NamedTuple):
     resumed: int  # where reading continues in the range, or its end
 
     def __str__(self) -> str:
-        has = "" if self.loss is Loss.GONE else f", the log now has [{self.earliest}, {self.latest})"
-        return f"{self.partition}: {self.loss.value}: wanted [{self.start}, {self.end}){has}"
+        has = "" if self.latest < 0 else f", the log now has [{self.earliest}, {self.latest})"
+        wanted = f"everything from {self.start} on" if self.start == self.end else f"[{self.start}, {self.end})"
+        return f"{self.partition}: {self.loss.value}: wanted {wanted}{has}"
 
 
 class DataLoss(OdradekError):
-    """Data that a query has to read is no longer in the logs, and `failOnDataLoss` is true. `gaps` has all of it."""
+    """Data that a query has to read is no longer in the logs, and `failOnDataLoss` is true. `gaps` has all of it;
+    `skip` is the option that goes on behind it."""
 
-    hint = "failOnDataLoss=false goes on behind what is missing and records it"
-
-    def __init__(self, gaps: Sequence[PositionGap]) -> None:
-        super().__init__(tuple(gaps))  # errors are pickled: arguments are the whole state
+    def __init__(self, gaps: Sequence[PositionGap], skip: str = "failOnDataLoss=false") -> None:
+        super().__init__(tuple(gaps), skip)  # errors are pickled: arguments are the whole state
         self.gaps = tuple(gaps)
+        self.hint = f"{skip} goes on behind what is missing and records it"
 
     def message(self) -> str:
         more = f"; and {len(self.gaps) - 10} more partitions" if len(self.gaps) > 10 else ""
@@ -249,6 +255,41 @@ class BoundaryMismatch(OdradekError):
             f"{self.partition}: the messages from {self.start} on end at {self.landed}, "
             f"not at {self.end} where the range ends"
         )
+
+
+def topic_ids(logs: Extents) -> dict[str, str]:
+    """Return the ids of the topics of logs, as far as they are known."""
+    return {partition.topic: log.topic_id for partition, log in sorted(logs.items()) if log.topic_id}
+
+
+def of_topics(logs: Extents, ids: TopicIds) -> dict[TopicPartition, Extent]:
+    """Return the logs of these topics: not those of topics that were made again since."""
+    return {p: log for p, log in logs.items() if log.topic_id in ("", ids.get(p.topic, log.topic_id))}
+
+
+def in_current_topics(
+    start: Offsets, ids: TopicIds, logs: Extents, now: TopicIds
+) -> tuple[dict[TopicPartition, Position], list[PositionGap]]:
+    """Return start offsets as positions in the topics there are now, and the gaps where those are other ones.
+
+    A position in a topic that was deleted and made again says nothing about the new log, however long that is: it is
+    read from its earliest message on. What the former log had after the position is lost, whatever it was. Offsets
+    without ids, as earlier versions have written them, are taken to be in the topics that there are.
+
+    Args:
+        start: Offsets.
+        ids: The topics they are positions in.
+        logs: The logs there are now; partitions that are not there now begin at 0 when they come.
+        now: Their topics.
+    """
+    offsets, gaps = dict(start), []
+    for partition, at in sorted(start.items()):
+        known = ids.get(partition.topic)
+        if known is not None and now.get(partition.topic, known) != known:
+            earliest, latest, *_ = logs.get(partition, Extent(0, -1))
+            offsets[partition] = Position(earliest)
+            gaps.append(PositionGap(partition, Loss.RECREATED, at, at, earliest, latest, earliest))
+    return offsets, gaps
 
 
 def clip_to_logs(start: Offsets, end: Offsets, logs: Extents) -> tuple[list[Range], list[PositionGap]]:

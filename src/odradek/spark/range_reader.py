@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from random import random
 from typing import NamedTuple, Self
 
@@ -66,15 +66,15 @@ Chunk = ColumnsChunk | CompletedRange
 class RangeReader:
     """Reads ranges of a cluster, begun in their order. An asynchronous context manager: it ends all reading."""
 
-    def __init__(self, driver: ProtocolDriver, ranges: Sequence[Range], options: SourceOptions) -> None:
-        self.driver, self.options = driver, options
+    def __init__(self, driver: ProtocolDriver, task: TaskPlan, options: SourceOptions) -> None:
+        self.driver, self.options, self.topic_ids = driver, options, task.topic_ids
         self.held = 0  # bytes of memory, together with what fetches in flight are expected to become
         self._limit = options.fetch_bytes * options.fetch_ahead
         self._freed = Notifier()
         self.growth: dict[str, float] = {}  # of a topic from log to memory; falls slowly, as compression may vary
         self.offset_bytes: dict[str, float] = {}  # of a topic in the log, where positions are offsets; falls slowly
-        self._ranges = iter(ranges)
-        self._running = min(options.fetch_ahead, len(ranges))
+        self._ranges = iter(task.ranges)
+        self._running = min(options.fetch_ahead, len(task.ranges))
         self._chunks: list[Chunk] = []
         self._waiting = 0  # bytes of memory of these chunks
         self._failure: Exception | None = None
@@ -177,6 +177,8 @@ class _RangeTask:
         if (broker := await self._broker()) is None:
             await self._wait("", OdradekError("no registered broker has it"))
             return True
+        if self._is_recreated():
+            return self._recreated()
         api = self._reader.driver.broker(broker, purpose="fetch")
         if self._decoder is None:
             position = Position(self._start)
@@ -231,6 +233,19 @@ class _RangeTask:
             raise decoder.error
         if isinstance(fetch.error, CorruptMessage):  # the decoder failed
             raise fetch.error
+
+    def _is_recreated(self) -> bool:
+        """Return True if there is another topic of this name than the one that the range is of."""
+        topic = self._part.partition.topic
+        planned, now = self._reader.topic_ids.get(topic), self._reader.driver.metadata.table.topic_id(topic)
+        return planned is not None and now is not None and now.hex() != planned
+
+    def _recreated(self) -> bool:
+        """Lose the rest of the range: the topic was made again since it was planned. Return False: there is no more."""
+        at, end = self._start if self._decoder is None else self._decoder.position, self._part.end
+        self._options.check_loss([PositionGap(self._part.partition, Loss.RECREATED, at, end, -1, -1, end)])
+        self._complete(at)
+        return False
 
     # ---- when nothing comes ----
 
@@ -326,7 +341,7 @@ def read_task(task: TaskPlan, options: SourceOptions) -> Generator[Chunk, None, 
         if isinstance(options.where, ClusterOptions):
             with (
                 connected(options.where, options.poll_deadline_s) as (portal, cluster),
-                portal.wrap_async_context_manager(RangeReader(cluster.driver, task.ranges, options)) as reader,
+                portal.wrap_async_context_manager(RangeReader(cluster.driver, task, options)) as reader,
             ):
                 while chunks := portal.call(reader.take):
                     yield from chunks
@@ -337,8 +352,9 @@ def read_task(task: TaskPlan, options: SourceOptions) -> Generator[Chunk, None, 
                 count += len(rows.values)
                 yield ColumnsChunk(part.partition, rows)
             yield CompletedRange(*part, count)
-    except MessageTooLarge as error:  # with the option as Spark's users know it
-        raise MessageTooLarge(error.partition, error.position, error.size, error.limit, "maxMessageBytes") from None
+    except MessageTooLarge as error:  # with the option as users know it
+        name = options.names.max_message_bytes
+        raise MessageTooLarge(error.partition, error.position, error.size, error.limit, name) from None
 
 
 def read_files(part: Range, path: str, options: SourceOptions) -> Iterator[Columns]:

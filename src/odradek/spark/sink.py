@@ -183,7 +183,7 @@ class WriteCounts:
 
     rows: int = 0
     repeated: int = 0  # that may be duplicates, because the producer had to send them again
-    first: int | None = None  # positions of the first and the last batch, if the cluster reports them (0.7 does not)
+    first: int | None = None  # positions of the first and the last row, if the cluster reports them (0.7 does not)
     last: int | None = None
 
     def add(self, other: WriteCounts) -> None:
@@ -212,7 +212,8 @@ class TaskCommit(WriterCommitMessage):
         except DeliveryError as error:  # there was no room: what came before is still on its way
             raise WriteError(str(self.attempt), self.rows, 0, 0, rows, [error.why]) from error
         for ack in chain.from_iterable(some.acks for some in acks):
-            counts = WriteCounts(ack.records, ack.records * ack.repeated, ack.position, ack.position)
+            last = None if ack.position is None else ack.position + ack.records - 1
+            counts = WriteCounts(ack.records, ack.records * ack.repeated, ack.position, last)
             self.partitions.setdefault(ack.partition, WriteCounts()).add(counts)
         if failed := [one for some in acks for one in some.failed]:
             kinds = Counter(type(one.error) for one in failed)

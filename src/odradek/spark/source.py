@@ -39,7 +39,7 @@ from odradek.spark.planning import Extent, Extents, PositionUnit
 from odradek.spark.range_reader import ColumnsChunk, read_task
 from odradek.spark.schema import Projection, columns, join_small, project
 from odradek.spark.sink import BatchWriter, StreamWriter
-from odradek.spark.values import Offsets, offsets_from_dict, offsets_to_dict
+from odradek.spark.values import Offsets, ids_from_dict, offsets_from_dict, offsets_to_dict
 from odradek.types import Position, TopicPartition
 
 if TYPE_CHECKING:
@@ -171,28 +171,32 @@ class StreamReader(_SourceReader, DataSourceStreamReader, SupportsTriggerAvailab
         """Asked for twice by Spark: the same both times, though `latest` moves on; and never beyond the end."""
         if self._initial is None:
             current = self._extents() if self._frozen is None else self._frozen
-            self._initial = offsets_to_dict(start_offsets(self._logs, self._options, current))
+            start = start_offsets(self._logs, self._options, current)
+            self._initial = offsets_to_dict(start, planning.topic_ids(current))
         return self._initial
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next micro-batch; `start` itself if it is not time for one."""
-        begin = self._reached = offsets_from_dict(start)
+        begin, ids = offsets_from_dict(start), ids_from_dict(start)
         current = self._extents()
         if self._frozen is not None:
             current = planning.within(current, {partition: log.latest for partition, log in self._frozen.items()})
+        now = {**ids, **planning.topic_ids(current)}
+        begin, lost = planning.in_current_topics(begin, ids, current, now)
+        self._reached = begin
         end = planning.end_offsets(begin, current)
         waiting = sum(part.size for part in planning.clip_to_logs(begin, end, current)[0])
         has_new = any(log.latest > log.earliest for partition, log in current.items() if partition not in begin)
         # A run with an end would wait for more for ever.
         enough = self._frozen is not None or waiting >= self._options.min_size
         is_due = waiting > 0 and (enough or time.monotonic() - self._last >= self._options.max_delay_s)
-        if not (has_new or is_due):
-            return offsets_to_dict(begin)
+        if not (has_new or is_due or lost):
+            return start
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else getattr(limit, "max_bytes", None)
         ends, cuts = planning.end_of_micro_batch(begin, end, current, most, self._options.unit)
         self._reached = planning.with_boundaries(ends, self._logs.boundaries(cuts))
         self._last = time.monotonic()
-        return offsets_to_dict(self._reached)
+        return offsets_to_dict(self._reached, now)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return what Spark's progress shows as `latestOffset`: the ends of the logs, and metrics of the lag.
@@ -204,7 +208,14 @@ class StreamReader(_SourceReader, DataSourceStreamReader, SupportsTriggerAvailab
         return {**ends, "description": f"Odradek[{self._options.topics}]", "metrics": metrics}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        tasks = plan(self._logs, self._options, offsets_from_dict(start), offsets_from_dict(end))
+        tasks = plan(
+            self._logs,
+            self._options,
+            offsets_from_dict(start),
+            offsets_from_dict(end),
+            start_ids=ids_from_dict(start),
+            end_ids=ids_from_dict(end),
+        )
         return [InputPartition(task) for task in tasks]
 
     def _extents(self) -> dict[TopicPartition, Extent]:

@@ -4,6 +4,7 @@ Spark lower-cases the names of options, so they are compared without regard to c
 error: one that is silently ignored loses data sooner or later. Every error names the option and what would be right.
 
 A checkpoint keeps `{"v":1,"topics":{"orders":{"0-1":123}}}`; a partition is `broker-partition` (0.7) or its number.
+From 2.8 on it has `"ids":{"orders":"..."}`, too: in a topic that was made again, the offsets say nothing.
 Spark compares such offsets by their text and starts a batch when it differs, so equal offsets must give the same text:
 names are sorted, as strings.
 """
@@ -22,11 +23,14 @@ from odradek.errors import ConfigError
 from odradek.types import EARLIEST, LATEST, AtTime, GiB, KiB, MiB, Position, PositionSpec, TopicPartition
 
 __all__ = [
+    "NO_IDS",
     "Offsets",
     "OptionMap",
     "PartitionPosition",
     "Positions",
+    "TopicIds",
     "choice",
+    "ids_from_dict",
     "invalid",
     "offsets_from_dict",
     "offsets_to_dict",
@@ -90,6 +94,10 @@ class OptionMap:
                 if re.fullmatch(re.escape(name).replace(r"\*", ".*"), written, re.IGNORECASE | re.DOTALL):
                     raise ConfigError(f"option {written if name.endswith('*') else name}: {instead}")
 
+    def know(self, *names: str) -> None:
+        """Take options whose values do not matter here."""
+        self._known.update({name.lower(): name for name in names})
+
     def text(self, name: str, *, may_be_empty: bool = False) -> str | None:
         """Return the text of an option, or None if it is not set. Raises ConfigError if it is empty and must not be."""
         self._known[name.lower()] = name
@@ -115,7 +123,7 @@ class OptionMap:
 
         If none is, and `required` says what they name, `finish` raises.
         """
-        self._known.update({name.lower(): name for name in names})
+        self.know(*names)
         present = [name for name in names if name.lower() in self._values]
         if len(present) > 1:
             raise ConfigError(f"options {' and '.join(present)} exclude each other")
@@ -217,6 +225,11 @@ parse_boolean = choice({"true": True, "false": False})
 Offsets = Mapping[TopicPartition, Position]
 """The position of each partition's next message to read."""
 
+TopicIds = Mapping[str, str]
+"""Topic -> the id of the topic that positions are in, where it is known: another topic of the same name has another."""
+
+NO_IDS: TopicIds = {}
+
 PartitionPosition = Position | PositionSpec | AtTime
 Positions = PositionSpec | AtTime | Mapping[TopicPartition, PartitionPosition]
 """Start or end positions: the same for all partitions, or one for each."""
@@ -229,17 +242,30 @@ LARGEST = (1 << 63) - 1
 _PARTITION = re.compile(r"(?:(?P<broker>0|[1-9][0-9]{0,9})-)?(?P<partition>0|[1-9][0-9]{0,9})", re.ASCII)
 
 
-def offsets_to_dict(offsets: Offsets) -> dict[str, Any]:
-    """The value that Spark writes as JSON; the same for equal offsets, also in the order of its keys."""
+def offsets_to_dict(offsets: Offsets, ids: TopicIds = NO_IDS) -> dict[str, Any]:
+    """The value that Spark writes as JSON; the same for equal offsets, also in the order of its keys. With the ids of
+    those topics whose id is known."""
     topics: dict[str, dict[str, int]] = {}
     for partition in sorted(offsets, key=lambda p: (p.topic, p.name)):
         topics.setdefault(partition.topic, {})[partition.name] = int(offsets[partition])
-    return {"v": VERSION, "topics": topics}
+    known = {topic: ids[topic] for topic in topics if topic in ids}
+    return {"v": VERSION, "topics": topics, **({"ids": known} if known else {})}
+
+
+def ids_from_dict(value: Any) -> dict[str, str]:
+    """The ids of topics in what `offsets_to_dict` returns; earlier versions wrote none. Raises ConfigError."""
+    ids = value.get("ids", {}) if type(value.get("v")) is int else {}
+    if not isinstance(ids, dict) or not all(isinstance(each, str) for each in ids.values()):
+        raise ConfigError(f'offsets: ids of topics are {{"topic":"id"}}, not {_shown(ids)}')
+    return ids
 
 
 def offsets_from_dict(value: Any) -> dict[TopicPartition, Position]:
-    """The inverse of `offsets_to_dict`. Raises ConfigError, which says what is not as it should be."""
-    if not isinstance(value, dict) or value.keys() != {"v", "topics"}:
+    """The inverse of `offsets_to_dict`, also of offsets as Spark's own source has them in its checkpoints: without
+    version, `{"orders":{"0":123}}`. Raises ConfigError, which says what is not as it should be."""
+    if isinstance(value, dict) and value and all(isinstance(each, dict) and each for each in value.values()):
+        value = {"v": VERSION, "topics": value}
+    if not isinstance(value, dict) or value.keys() - {"ids"} != {"v", "topics"}:
         raise ConfigError(f'offsets are {{"v":{VERSION},"topics":{{...}}}}, not {_shown(value)}')
     if type(value["v"]) is not int or value["v"] != VERSION:
         raise ConfigError(f"offsets of version {_shown(value['v'])}: this version of odradek reads version {VERSION}")

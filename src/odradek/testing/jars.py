@@ -41,8 +41,11 @@ VERSIONS: dict[str, tuple[str, ...]] = {
 PYSPARK_JARS = ("zookeeper-jute", "metrics-core", "snappy-java", "slf4j-api")
 """Names of the jars in pyspark that ZooKeeper needs besides `zookeeper-<version>.jar`."""
 
-NOWHERE = ("javax.jms:jms", "javax.mail:mail", "com.sun.jdmk:jmxtools", "com.sun.jmx:jmxri")
-"""Dependencies of log4j 1.2.15 that no repository has, and that a server does not use."""
+NOWHERE = (
+    *("javax.jms:jms", "javax.mail:mail", "com.sun.jdmk:jmxtools", "com.sun.jmx:jmxri"),  # of log4j 1.2.15
+    "org.apache.kafka:kafka-log4j-appender",  # of Kafka's tools from 3.5 to 3.8; needs slf4j-log4j12 1.7.36, no jar
+)
+"""Dependencies that no repository has, or that need such a one, and that a server does not use."""
 
 
 def zookeeper_jars(version: str = "3.9.5", directory: str | os.PathLike[str] | None = None) -> list[Path]:

@@ -97,6 +97,16 @@ class FaultProxy:
         return ProxyStatistics(self._connections, passing, self._passed["client"], self._passed["server"])
 
     def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Listen, in a thread that runs until `stop`. Raises OSError when the port is taken."""
         loop = self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=loop.run_forever, name="odradek-fault-proxy", daemon=True)
         self._thread.start()
@@ -106,12 +116,6 @@ class FaultProxy:
         except BaseException:
             self.stop()
             raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def stop(self) -> None:
         """Reset what is open and end the thread. Idempotent."""

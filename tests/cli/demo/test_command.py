@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -20,11 +21,13 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
+from rich.live import Live
 
 from odradek.cli.app import run
 from odradek.cli.demo import command as module
 from odradek.cli.demo.counts import numbered
-from odradek.cli.demo.display import Meter
+from odradek.cli.demo.display import DemoProcess, Meter, Scene, TableDisplay
 from odradek.cli.demo.result import DemoResult, TableResult, differences, report
 from odradek.cli.demo.table import TableSource, count_rows, pipeline_file
 from odradek.cli.demo.worker import texts, times
@@ -213,8 +216,18 @@ def test_rows_and_distinct_messages_are_counted(
 
 def test_a_meter_has_the_rate_of_the_last_second() -> None:
     meter = Meter()
+    assert (meter.total, meter.per_second) == (0, 0.0)
     for now, total in [(0.0, 0), (0.5, 100), (1.0, 300), (1.5, 300)]:
         meter.update(total, now)
     assert (meter.total, meter.per_second) == (300, 200.0)
     meter.update(300, 9.0)
     assert meter.per_second == 0.0
+
+
+def test_the_table_shows_a_process_that_has_counted_nothing_yet() -> None:
+    """An event redraws the table, also one of a consumer whose first count is still to come."""
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    scene = Scene(10, {"consumer 1": DemoProcess("consumer 1", "joining", Meter())})
+    with Live(console=console) as live:
+        TableDisplay(scene, live).event("consumer 1 has joined")
+    assert "consumer 1 has joined" in console.file.getvalue()  # type: ignore[attr-defined]

@@ -39,7 +39,7 @@ def test_plan_prints_what_a_run_would_read(verb: Any) -> None:
 
 def test_lag_is_what_is_not_in_the_table(verb: Any) -> None:
     head, *_, total = verb("lag").splitlines()
-    assert head.endswith("lag (bytes)") and total.split() == ["orders", "total", "1080"]
+    assert head.split()[-3:] == ["lag", "(bytes)", "lost"] and total.split() == ["orders", "total", "1080"]
     assert verb("lag", "--fail-over", "1080")
     assert verb("lag", "--fail-over", "1079", code=1)
 
@@ -72,7 +72,7 @@ def test_a_table_that_is_gone_is_said_by_every_verb(name: str, verb: Any, work: 
 def test_a_table_that_is_gone_can_be_begun_again(verb: Any, work: Workspace) -> None:
     shutil.rmtree(work.root / "tables")
     assert "there is no table" in work.error()
-    assert "has no table here" in verb("verify", code=2, err=True)
+    assert "there is no table: nothing was run yet" in verb("verify", code=2, err=True)
     assert verb("accept", "--flow", "orders") == f"orders: forgotten: batch 1 at {work.root}/tables/orders\n"
     assert not work.run().failed
     assert len(work.values()) == 100
@@ -123,3 +123,36 @@ def test_export_writes_plain_files_in_directories(verb: Any, work: Workspace, tm
     assert "is not empty" in verb("export", "--flow", "orders", "--to", str(folder), code=2, err=True)
     said = verb("export", "--flow", "orders", "--to", str(tmp_path / "days"), "--partition-by", "date")
     assert re.search("101 rows in [12] files", said)  # two if it became midnight between the runs
+
+
+@pytest.mark.parametrize(
+    ("key", "line", "says"),
+    [
+        ("decode.time", 'time = "ts"', "there is no field 'ts'; choose from id"),
+        ("decode.time", 'time = "id"\ntime_format = "iso"', "id: time_format 'iso' needs text"),
+        ("sink.partition_by", 'partition_by = ["nosuch"]', "there is no column 'nosuch'; choose from key, topic"),
+    ],
+)
+def test_a_plan_says_which_columns_there_are_not(key: str, line: str, says: str, verb: Any, file: Path) -> None:
+    shutil.rmtree(file.parent / "tables")
+    shutil.rmtree(file.parent / ".odradek")
+    decode = '[flows.orders.decode]\nkind = "json"\nfields = "id bigint"\n'
+    text = re.sub("partition_by = .*\n", "", file.read_text()) + decode
+    table = f"[flows.orders.{key.split('.')[0]}]\n"
+    file.write_text(text.replace(table, f"{table}{line}\n"))
+    error = verb("plan", code=1, err=True)
+    assert error.startswith(f"odradek: orders: {file}:") and f": flows.orders.{key}: {says}" in error
+    assert verb("lag") and verb("plan", "--json", code=1).count(says) == 1
+
+
+@pytest.mark.parametrize("name", ["plan", "lag", "status"])
+def test_lost_data_is_said_with_the_key_that_goes_on(name: str, verb: Any, work: Workspace) -> None:
+    (log,) = (work.root / "logs" / "orders-0").glob("*.kafka")
+    log.rename(log.with_name(f"{10_000:020}.kafka"))
+    error = verb(name, code=1, err=True)
+    assert "data was lost: orders/1-0: deleted by retention: wanted [720, 10000)" in error
+    assert '(data_loss = "skip" goes on behind what is missing and records it)' in error
+    file = work.root / "pipeline.toml"
+    file.write_text(file.read_text().replace('pattern = ".*"', 'pattern = ".*"\ndata_loss = "skip"'))
+    shown = verb(name)
+    assert name == "status" or "deleted by retention" in shown

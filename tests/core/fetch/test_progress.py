@@ -62,6 +62,12 @@ def test_what_a_transaction_stores_is_not_worth_storing() -> None:
     assert progress.restart(P(5)).to_commit == 5
 
 
+def test_a_position_from_before_a_transaction_is_worth_storing_after_seek() -> None:
+    progress = PartitionProgress(P(5), P(5))
+    progress.deliver(P(10)).leave_to_transactions()
+    assert progress.restart(P(5)).to_commit == 5, "the transaction may have stored 10"
+
+
 def test_spans_give_a_position_once_everything_before_them_is_done_or_among_them() -> None:
     progress = PartitionProgress(P(0))
     first, second, third = (progress.deliver(P(n)) for n in (10, 20, 30))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.core.interfaces import AnsweringBrokerPolicy, PartitionBatch, PartitionResult, ProducerRecord
+from odradek.core.interfaces import AnsweringBrokerPolicy, PartitionResult, ProducerRecord
 from odradek.core.kafka.batch_sequences import BatchSequences, stamp_of
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.partitioners import Murmur2
@@ -55,7 +55,6 @@ class Bench:
         table = Kafka07RoutingTable().apply(BrokersChanged({1: Broker(1, "b1", 9092)})).apply(TopicChanged("t", {1: 1}))
         limits = AccumulatorLimits(10_000, batch_bytes, 1000, in_flight, 0.0, 30.0)
         self.finished: list[ProduceBatch] = []
-        self.stamps: dict[int, object] = {}
         self.fatal: OdradekError | None = None
         refusals = AnsweringBrokerPolicy()
         self.acc = Accumulator(limits, KeyHash(), lambda _: 0, self.size, table, refusals, self.sequences)
@@ -74,7 +73,6 @@ class Bench:
         requests = []
         while (request := self.acc.broker_queue(1).next_request(1.0)) is not None:
             requests.append(request)
-            self.stamps[id(request)] = request.batches[0].stamp
         return requests
 
     def answer(self, request: BrokerProduceRequest, code: int = 0, offset: int = -1, log_start: int = -1) -> None:
@@ -85,7 +83,7 @@ class Bench:
             error = broker_error(code, "broker 1")
         position = None if offset < 0 else Position(offset)
         start = None if log_start < 0 else Position(log_start)
-        result = PartitionResult(WHERE, error, position, None, start, stamp=self.stamps[id(request)])
+        result = PartitionResult(WHERE, error, position, None, start)
         self.apply(self.acc.complete(request, [result]))
 
     def apply(self, effects: Effects) -> None:
@@ -202,8 +200,7 @@ def test_a_batch_that_a_former_leader_refused_is_still_divided_if_it_is_too_larg
         (request,) = bench.send()
         partition = PartitionProduceResponse(index=0, error_code=code, base_offset=-1)
         response = ProduceResponse(responses=(TopicProduceResponse(name="t", partition_responses=(partition,)),))
-        stamps = [stamp(request)]
-        results = read_produce(response, request.batches, stamps=stamps, address="b1:9092", topic_ids={})
+        results = read_produce(response, request.batches, address="b1:9092", topic_ids={})
         bench.apply(bench.acc.complete(request, results))
     assert sent(bench.send()) == [("a", 0, 0), ("b", 0, 1)]
 
@@ -255,14 +252,14 @@ def test_a_number_that_was_freed_belongs_to_the_batch_that_has_it_now() -> None:
     assert "0 batches" in repr(bench.sequences)
 
 
-def test_records_deleted_by_retention_restart_the_numbers() -> None:
+def test_records_deleted_by_retention_raise_the_epoch() -> None:
     bench = Bench()
     bench.put("a", "b")
     bench.answer(bench.send()[0], 0, 100)
     bench.put("c")
     request = bench.acc.broker_queue(1).in_flight[0]
     bench.answer(request, ErrorCode.UNKNOWN_PRODUCER_ID, log_start=500)
-    assert sent(bench.send())[0] == ("b", 0, 0)
+    assert sent(bench.send())[0] == ("b", 1, 0)
 
 
 def test_a_batch_given_up_without_an_answer_leaves_a_gap_that_the_next_epoch_closes() -> None:
@@ -288,6 +285,8 @@ def test_a_batch_given_up_before_it_was_written_leaves_no_gap() -> None:
     first = next(iter(bench.acc.live))
     bench.acc.live.time_out(first)
     assert isinstance(first.error, NotWritten)
+    (request,) = bench.send()
+    bench.answer(request, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
     assert sent(bench.send()) == [("b", 0, 0)]
 
 
@@ -326,19 +325,36 @@ def test_records_that_the_broker_names_are_refused_alone() -> None:
     bench.answer(requests[1], ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
     assert bench.outcomes() == ["b: Rejected"]
     assert "no key" in str(bench.finished[0].error)
-    assert sent(bench.send()) == [("a c", 0, 0), ("d", 0, 2)]
+    first, second = bench.send()
+    bench.answer(first)
+    bench.answer(second, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert sent(bench.send()) == [("d", 0, 2)]
 
 
 def test_batches_that_waited_for_another_id_get_its_stamps() -> None:
-    sequences, batch = Sequences(IdempotentProducer()), PartitionBatch(WHERE, [b"one", b"two"])
-    sequences.set_identity(7, 0x7FFF)
-    sequences.assign(batch)
-    out_of_order = broker_error(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "")
-    result = sequences.resolve(batch, PartitionResult(WHERE, out_of_order, stamp=stamp_of(batch)))
-    assert result.error is not None and result.error.retriable and not sequences.ready
-    sequences.set_identity(8, 0)
-    assert stamp_of(batch) == Stamp(WHERE, ProducerIdentity(8, 0), 0, 2)
-    assert sequences.resolve(batch, PartitionResult(WHERE, None, Position(5))).error is None
+    bench = Bench(ready=False)
+    bench.sequences.set_identity(7, 0x7FFF)
+    bench.put("a")
+    bench.answer(bench.send()[0], ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert not bench.sequences.ready and bench.send() == []
+    bench.sequences.set_identity(8, 0)
+    (request,) = bench.send()
+    assert stamp(request) == Stamp(WHERE, ProducerIdentity(8, 0), 0, 1)
+
+
+def test_a_batch_in_doubt_that_the_broker_does_not_recognise_ends_with_the_cause() -> None:
+    bench = Bench()
+    bench.put("a", "b")
+    requests = bench.send()
+    bench.apply(bench.acc.retry(requests[0], LOST))
+    bench.answer(requests[1], ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    (first, second) = bench.send()
+    bench.answer(first, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    bench.answer(second, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert bench.outcomes() == ["a: OutcomeUnknown"]
+    assert "cannot be sent again" in str(bench.finished[0].error)
+    assert "OUT_OF_ORDER_SEQUENCE_NUMBER" in str(bench.finished[0].error)
+    assert sent(bench.send()) == [("b", 1, 0)]
 
 
 def test_records_without_a_preference_go_to_partitions_with_a_leader() -> None:
@@ -357,23 +373,3 @@ def test_records_without_a_preference_go_to_partitions_with_a_leader() -> None:
     waiting = {queue.partition.partition: len(queue.batches) for queue in topic.queues.values() if queue.batches}
     keyed = Murmur2()("t", b"key", 3)
     assert waiting == ({1: 3} if keyed == 1 else {1: 2, keyed: 1})
-
-
-@pytest.mark.parametrize("code", [45, 47, 59])
-def test_an_error_about_a_stamp_that_was_replaced_meanwhile_says_nothing_about_the_present_one(code: int) -> None:
-    sequences = Sequences(IdempotentProducer())
-    sequences.set_identity(7, 0)
-    first, second = PartitionBatch(WHERE, [b"one"]), PartitionBatch(WHERE, [b"two"])
-    for batch in (first, second):
-        sequences.assign(batch)
-    sent = stamp_of(second)
-    error = broker_error(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "")
-    sequences.resolve(first, PartitionResult(WHERE, error, stamp=stamp_of(first)))
-    present = stamp_of(second)
-    assert present == Stamp(WHERE, ProducerIdentity(7, 1), 1, 1) and present != sent
-
-    late = broker_error(code, "")
-    result = sequences.resolve(second, PartitionResult(WHERE, late, log_start=Position(50), stamp=sent))
-
-    assert result.error is not None and result.error.retriable
-    assert stamp_of(second) == present and sequences.producer.identity == ProducerIdentity(7, 1)

@@ -8,7 +8,7 @@ import pytest
 
 from odradek.core.kafka.consumer_group_member import ConsumerGroupMember, ConsumerGroupState
 from odradek.core.kafka.group_effects import Assign, Effect, Fail, Lost, ResolveTopics, Revoke, Send
-from odradek.core.kafka.member_states import MemberSettings
+from odradek.core.kafka.member_states import MAX_UNKNOWN_ERRORS, MemberSettings
 from odradek.core.kafka.transaction_requests import GroupMetadata
 from odradek.errors import BrokerError, Fenced, LocalProtocolError, Unsupported
 from odradek.types import TopicPartition
@@ -198,7 +198,12 @@ def test_a_new_subscription_is_said_at_once() -> None:
 def test_a_fenced_member_loses_everything_and_joins_again_at_once(code: int) -> None:
     driver = Driver().joined(0)
     driver.now = 5
-    driver.expect(beat(error_code=code))
+    if code == 110:
+        driver.expect(beat(error_code=code))  # one without its partitions: it is not the last word
+        assert driver.sent().topic_partitions is not None
+        driver.member.receive(beat(error_code=code), driver.now)
+    else:
+        driver.expect(beat(error_code=code))
     lost, send = driver.poll()
     assert lost == Lost(tp(0)) and isinstance(send, Send)
     assert isinstance(send.request, ConsumerGroupHeartbeatRequest)
@@ -384,6 +389,61 @@ def test_an_answer_from_before_the_thread_took_over_does_not_bring_the_old_epoch
     driver.member.heartbeat_answered(request, beat(4))
     driver.member.receive(beat(1), driver.now)
     assert driver.sent().member_epoch == 4
+
+
+def test_an_unknown_error_of_the_server_is_passed_over_ten_times_in_a_row() -> None:
+    driver = Driver().joined(0)
+    for _ in range(2):
+        for _ in range(MAX_UNKNOWN_ERRORS):
+            driver.now += 5
+            driver.expect(beat(error_code=-1))
+            assert driver.state() is S.STABLE and driver.member.owned == tp(0)
+        driver.now += 5
+        driver.expect(target(0))
+    for _ in range(MAX_UNKNOWN_ERRORS + 1):
+        driver.now += 5
+        driver.expect(beat(error_code=-1))
+    lost, fail = driver.poll()
+    assert lost == Lost(tp(0)) and isinstance(fail, Fail) and "UNKNOWN_SERVER_ERROR" in str(fail.error)
+
+
+def test_a_target_from_before_the_thread_took_over_is_not_taken() -> None:
+    driver = Driver().joined(0)
+    request = driver.member.heartbeat
+    assert request is not None
+    driver.now += 5
+    driver.sent()
+    driver.member.heartbeat_answered(request, None)  # it said that only partition 0 is owned: 1 may be gone again
+    driver.member.receive(target(0, 1), driver.now)
+    again = driver.expect(target(0))
+    assert (again.member_epoch, again.topic_partitions) == (1, request.topic_partitions)
+    assert driver.member.owned == tp(0)
+
+
+@pytest.mark.parametrize("known", [None, 4])
+def test_a_refusal_of_a_heartbeat_that_another_one_overtook_loses_nothing(known: int | None) -> None:
+    driver = Driver().joined(0)
+    request = driver.member.heartbeat
+    assert request is not None
+    driver.now += 5
+    driver.sent()
+    driver.member.heartbeat_answered(request, None if known is None else beat(known))
+    driver.member.receive(beat(error_code=110), driver.now)
+    again = driver.expect(target(0, epoch=4))
+    assert (again.member_epoch, again.topic_partitions) == (known or 1, request.topic_partitions)
+    assert driver.member.owned == tp(0) and driver.state() is S.STABLE
+
+
+def test_a_heartbeat_with_everything_and_an_older_epoch_loses_nothing_when_it_is_refused() -> None:
+    driver = Driver().joined(0)
+    request = driver.member.heartbeat
+    assert request is not None
+    driver.member.heartbeat_answered(request, beat(2))
+    assert driver.sent().member_epoch == 2  # it waits in the loop while the thread sends on
+    driver.member.heartbeat_answered(request, beat(4))
+    driver.member.receive(beat(error_code=110), driver.now)
+    assert driver.expect(target(0, epoch=4)).member_epoch == 4
+    assert driver.member.owned == tp(0)
 
 
 def test_a_member_without_an_epoch_is_not_kept_alive() -> None:

@@ -164,7 +164,7 @@ def test_retriable_errors_that_no_group_request_should_get_are_tried_again(code:
     assert driver.state() is S.STABLE and driver.member.owned == tp(0)
 
 
-@pytest.mark.parametrize("code", [-1, 1, 37, 79, 12345])
+@pytest.mark.parametrize("code", [1, 37, 79, 12345])
 def test_errors_without_a_meaning_for_groups_stop_the_member(code: int) -> None:
     driver = classic.Driver().stable(0)
     driver.heartbeat(code)
@@ -335,7 +335,7 @@ def test_a_late_revocation_of_a_fenced_member_does_not_end_the_next_one() -> Non
     driver.poll()
     late = driver.revokes[-1]
     driver.now = 10
-    driver.expect(kip848.beat(error_code=110))
+    driver.expect(kip848.beat(error_code=25))
     assert driver.poll()[0] == Lost(tp(0, 1))
     driver.member.receive(kip848.target(0, 1, epoch=7), driver.now)
     driver.poll()

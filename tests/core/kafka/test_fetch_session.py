@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from odradek.core.kafka.fetch_session import FetchPosition, FetchRequestSettings, FetchSession, FetchSessionState
@@ -14,6 +16,7 @@ from odradek.wire.kafka.messages.data import (
 )
 
 SETTINGS = FetchRequestSettings(max_wait_ms=100, min_bytes=1, max_bytes=1000, read_committed=True, rack="r1")
+BY_ID = replace(SETTINGS, by_id=True)
 A, B, C = (TopicPartition("t", n) for n in range(3))
 ID_1, ID_2 = b"1" * 16, b"2" * 16
 
@@ -89,11 +92,11 @@ def test_a_forgotten_session_is_replaced_by_a_new_one() -> None:
     assert (request.session_id, request.session_epoch, sent(request)) == (0, 0, {0: 1, 1: 2})
 
 
-@pytest.mark.parametrize("error", [71, 106, 29])
-def test_an_error_closes_the_session_and_asks_for_another(error: int) -> None:
+@pytest.mark.parametrize(("error", "refused"), [(71, True), (106, True), (29, False)])
+def test_an_error_closes_the_session_and_asks_for_another(error: int, refused: bool) -> None:
     session = opened()
     session.request({A: at(1)}, SETTINGS)
-    assert not session.answered(answer(session=0, error=error))
+    assert session.answered(answer(session=0, error=error)) is not refused
     request = session.request({A: at(1), B: at(2)}, SETTINGS)
     assert (request.session_id, request.session_epoch, sent(request)) == (7, 0, {0: 1, 1: 2})
     assert session.answered(answer(0, 1, session=8))
@@ -110,33 +113,68 @@ def test_after_a_lost_connection_the_next_request_is_full() -> None:
     assert session.state is FetchSessionState.REPLACING
 
 
-def test_an_answer_with_other_partitions_than_asked_for_is_not_read() -> None:
+def test_a_refusal_that_says_something_of_partitions_is_an_answer() -> None:
+    session = opened()
+    session.request({A: at(1)}, SETTINGS)
+    assert session.answered(answer(0, session=0, error=71))
+    assert session.is_full
+
+
+def test_an_answer_with_other_partitions_than_asked_for_counts_and_closes_its_session() -> None:
     session = opened()
     session.request({A: at(1), B: at(2)}, SETTINGS)
-    assert not session.answered(answer(2))
-    assert session.is_full
+    assert session.answered(answer(2))
+    request = session.request({A: at(1), B: at(2)}, SETTINGS)
+    assert (request.session_id, request.session_epoch, sent(request)) == (7, 0, {0: 1, 1: 2})
 
 
 def test_a_full_answer_must_have_all_partitions_unless_it_is_throttled() -> None:
     session = FetchSession()
     session.request({A: at(1), B: at(2)}, SETTINGS)
-    assert not session.answered(answer(0))
+    assert session.answered(answer(0))
+    assert (session.state, session.session_id) == (FetchSessionState.REPLACING, 7)  # or it stays open at the broker
     assert session.answered(answer(session=0))
     assert session.state is FetchSessionState.NONE
 
 
 def test_a_topic_with_another_id_is_forgotten_and_sent_again() -> None:
     session = FetchSession()
-    session.request({A: at(1, ID_1)}, SETTINGS)
+    session.request({A: at(1, ID_1)}, BY_ID)
     assert session.answered(answer(0, topic="", topic_id=ID_1))
-    request = session.request({A: at(0, ID_2)}, SETTINGS)
+    request = session.request({A: at(0, ID_2)}, BY_ID)
+    assert request.session_epoch == 1
     assert request.forgotten_topics_data[0].topic_id == ID_1
     assert request.topics[0].topic_id == ID_2
 
 
-def test_a_session_is_by_name_or_by_id() -> None:
-    session = opened()
-    request = session.request({A: at(1, ID_1)}, SETTINGS)
+def test_a_session_is_by_name_where_fetch_has_no_ids_although_they_are_known() -> None:
+    """Kafka 2.8 to 3.0: Metadata has topic ids, Fetch has not."""
+    session = FetchSession()
+    session.request({A: at(1, ID_1), B: at(2, ID_1)}, SETTINGS)
+    assert session.answered(answer(0, 1))
+    assert session.state is FetchSessionState.OPEN
+    request = session.request({A: at(5, ID_1), B: at(2, ID_1)}, SETTINGS)
+    assert (request.session_epoch, sent(request), forgotten(request)) == (1, {0: 5}, [])
+    assert session.answered(answer(0))
+    assert session.state is FetchSessionState.OPEN
+
+
+def test_a_session_by_name_goes_on_when_the_id_of_a_topic_changes() -> None:
+    session = FetchSession()
+    session.request({A: at(1, ID_1)}, SETTINGS)
+    assert session.answered(answer(0))
+    request = session.request({A: at(0, ID_2)}, SETTINGS)
+    assert (request.session_epoch, sent(request), forgotten(request)) == (1, {0: 0}, [])
+    assert session.answered(answer(0))
+    assert session.state is FetchSessionState.OPEN
+
+
+@pytest.mark.parametrize(("before", "after"), [(SETTINGS, BY_ID), (BY_ID, SETTINGS)])
+def test_a_session_by_name_is_none_by_id(before: FetchRequestSettings, after: FetchRequestSettings) -> None:
+    session = FetchSession()
+    session.request({A: at(1, ID_1)}, before)
+    assert session.answered(answer(0, topic_id=ID_1))
+    request = session.request({A: at(1, ID_1)}, after)
     assert (request.session_id, request.session_epoch, sent(request)) == (7, 0, {0: 1})
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from odradek.core.kafka.leader_epochs import MAX_EPOCHS, LeaderEpochs
+from odradek.core.kafka.leader_epochs import MAX_SPANS, LeaderEpochs
 from odradek.types import TopicPartition
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -14,31 +16,61 @@ A, B = TopicPartition("t", 0), TopicPartition("t", 1)
     ("reads", "expected"),
     [
         ([], {0: -1, 5: -1}),
-        ([(0, 3)], {0: -1, 1: 3, 100: 3}),
-        ([(0, 3), (10, 3), (20, 5)], {15: 3, 20: 3, 21: 5}),
-        ([(100, 5), (0, 3)], {50: 3, 101: 5}),
-        ([(100, 5), (60, 5), (0, 3)], {60: 3, 61: 5}),
-        ([(0, 3), (10, 5), (4, 3)], {10: 3, 11: 5}),
-        ([(100, 5), (0, 6)], {50: 6, 200: 6}),  # another log
-        ([(0, 5), (100, 2)], {50: -1, 101: 2}),  # another log
+        ([(0, 10, 3)], {0: -1, 1: 3, 10: 3, 11: -1, 100: -1}),
+        ([(0, 10, 3), (10, 20, 3), (20, 30, 5)], {15: 3, 20: 3, 21: 5, 30: 5, 31: -1}),
+        ([(0, 10, 3), (20, 30, 3)], {10: 3, 11: -1, 20: -1, 21: 3}),  # not read in between: perhaps of another epoch
+        ([(20, 30, 5), (0, 10, 3)], {10: 3, 15: -1, 21: 5}),
+        ([(20, 30, 5), (10, 20, 5), (0, 10, 3)], {10: 3, 11: 5}),
+        ([(0, 10, 3), (20, 30, 3), (5, 25, 3)], {1: 3, 15: 3, 30: 3}),
+        ([(10, 20, 5), (5, 12, 5)], {5: -1, 6: 5, 20: 5}),
+        ([(100, 110, 5), (0, 10, 6)], {5: 6, 105: -1}),  # another log
+        ([(0, 10, 5), (100, 110, 2)], {5: -1, 105: 2}),  # another log
+        ([(0, 100, 3), (80, 90, 4)], {50: -1, 81: 4, 90: 4, 95: -1}),  # truncated at 80 or before
     ],
 )
-def test_a_position_has_the_epoch_of_the_record_before_it(
-    reads: list[tuple[int, int]], expected: dict[int, int]
+def test_a_position_has_the_epoch_of_the_record_right_before_it_or_none(
+    reads: list[tuple[int, int, int]], expected: dict[int, int]
 ) -> None:
     epochs = LeaderEpochs()
-    for position, epoch in reads:
-        epochs.record(A, position, epoch)
+    for first, behind, epoch in reads:
+        epochs.record(A, first, behind, epoch)
     assert {position: epochs.before(A, position) for position in expected} == expected
     assert epochs.before(B, 1) == -1
 
 
-def test_only_the_last_epochs_are_remembered() -> None:
+@given(
+    st.lists(st.integers(1, 5), min_size=1, max_size=8),
+    st.lists(st.tuples(st.integers(0, 40), st.integers(1, 10)), max_size=20),
+)
+def test_whatever_is_read_of_a_log_no_position_gets_another_epoch_than_that_of_the_record_before_it(
+    lengths: list[int], reads: list[tuple[int, int]]
+) -> None:
+    log = [epoch for epoch, length in enumerate(lengths) for _ in range(length)]
+    epochs, read = LeaderEpochs(), set()
+    for first, count in reads:
+        for offset in range(first, min(first + count, len(log))):
+            epochs.record(A, offset, offset + 1, log[offset])
+            read.add(offset)
+    for position in range(len(log) + 2):
+        assert epochs.before(A, position) == (log[position - 1] if position - 1 in read else -1)
+
+
+def test_only_the_last_parts_of_a_log_are_remembered() -> None:
     epochs = LeaderEpochs()
-    for epoch in range(2 * MAX_EPOCHS):
-        epochs.record(A, 10 * epoch, epoch)
-    assert epochs.before(A, 10 * MAX_EPOCHS) == -1
-    assert epochs.before(A, 20 * MAX_EPOCHS) == 2 * MAX_EPOCHS - 1
+    for epoch in range(2 * MAX_SPANS):
+        epochs.record(A, 10 * epoch, 10 * epoch + 10, epoch)
+    assert epochs.before(A, 10 * MAX_SPANS) == -1
+    assert epochs.before(A, 20 * MAX_SPANS) == 2 * MAX_SPANS - 1
+
+
+def test_epochs_of_a_topic_that_was_made_again_are_forgotten_and_no_others() -> None:
+    epochs, other = LeaderEpochs(), TopicPartition("u", 0)
+    for partition in (A, B, other):
+        epochs.record(partition, 0, 10, 5)
+        epochs.record_committed(partition, 10, 5)
+    epochs.forget_topics({"t", "v"})
+    assert [epochs.before(partition, 10) for partition in (A, B, other)] == [-1, -1, 5]
+    assert [epochs.of_committed(partition, 10, 9) for partition in (A, B, other)] == [-1, -1, 5]
 
 
 def test_a_committed_position_has_its_epoch_if_the_leader_can_compare_it() -> None:
@@ -47,5 +79,5 @@ def test_a_committed_position_has_its_epoch_if_the_leader_can_compare_it() -> No
     epochs.record_committed(A, 5, 4)
     assert [epochs.of_committed(A, 5, leader) for leader in (-1, 3, 4, 7)] == [-1, -1, 4, 4]
     assert epochs.of_committed(A, 6, 4) == epochs.of_committed(B, 5, 4) == -1
-    epochs.forget_committed(A)
+    epochs.forget_committed([A])
     assert epochs.of_committed(A, 5, 4) == -1

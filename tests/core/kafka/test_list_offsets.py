@@ -63,7 +63,7 @@ def test_an_answer_names_positions_or_none(fields: dict[str, Any], positions: li
     [
         (ErrorCode.NOT_LEADER_OR_FOLLOWER, True, True),
         (ErrorCode.OFFSET_NOT_AVAILABLE, True, True),
-        (ErrorCode.UNKNOWN_LEADER_EPOCH, True, False),
+        (ErrorCode.UNKNOWN_LEADER_EPOCH, True, True),
         (ErrorCode.TOPIC_AUTHORIZATION_FAILED, False, False),
     ],
 )

@@ -16,7 +16,7 @@ from odradek.core.kafka.assignors import (
 )
 from odradek.core.kafka.group_effects import Assign, Compute, Effect, Fail, GroupCoordinator, Lost, Revoke, Send
 from odradek.core.kafka.member import Member
-from odradek.core.kafka.member_states import ClassicMemberState, MemberSettings
+from odradek.core.kafka.member_states import MAX_UNKNOWN_ERRORS, ClassicMemberState, MemberSettings
 from odradek.core.kafka.subscription import decode_assignment, decode_member, encode_assignment, encode_subscription
 from odradek.core.kafka.transaction_requests import GroupMetadata
 from odradek.errors import BrokerError, ConfigError, Fenced, LocalProtocolError, RemoteProtocolError
@@ -369,26 +369,49 @@ def test_a_lost_connection_keeps_the_member_id() -> None:
 
 def test_a_refused_commit_of_this_generation_loses_the_partitions() -> None:
     driver = Driver().stable(0)
-    driver.member.commit_refused(driver.member.fence, 25)
+    assert not driver.member.commit_refused(driver.member.fence, 25)
     lost, _ = driver.poll()
-    assert lost == Lost(tp(0))
+    assert lost == Lost(tp(0)) and isinstance(lost, Lost)
+    assert lost.reason == "the group has removed this member (UNKNOWN_MEMBER_ID)"
+
+
+def test_a_generation_that_has_ended_is_no_removal() -> None:
+    driver = Driver().stable(0)
+    driver.heartbeat(22)
+    lost, _ = driver.poll()
+    assert isinstance(lost, Lost)
+    assert lost.reason == "the group has ended the generation of this member (ILLEGAL_GENERATION)"
 
 
 def test_a_refused_commit_of_an_older_generation_says_nothing_about_this_one() -> None:
     driver = Driver().stable(0)
-    driver.member.commit_refused(GroupMetadata("g", 0, "me"), 25)
+    assert driver.member.commit_refused(GroupMetadata("g", 0, "me"), 25), "it may be sent with this one"
     assert driver.poll() == [] and driver.member.owned == tp(0)
 
 
-def test_a_refused_commit_while_joining_is_left_to_the_answer() -> None:
+@pytest.mark.parametrize(("code", "again"), [(22, True), (25, True), (82, False), (12, False)])
+def test_a_refused_commit_while_joining_is_left_to_the_answer(code: int, again: bool) -> None:
     driver = Driver(CooperativeStickyAssignor()).stable(0)
     driver.heartbeat(27)
     driver.sent(JoinGroupRequest)
-    driver.member.commit_refused(driver.member.fence, 22)
+    assert driver.member.commit_refused(driver.member.fence, code) is again
     assert driver.state() is S.JOINING and driver.member.owned == tp(0)
 
 
 # ---- errors that stop ----
+
+
+def test_an_unknown_error_of_the_server_is_passed_over_ten_times_in_a_row() -> None:
+    driver = Driver().stable(0)
+    for _ in range(2):
+        for _ in range(MAX_UNKNOWN_ERRORS):
+            driver.heartbeat(-1)
+            assert driver.state() is S.STABLE and driver.member.owned == tp(0)
+        driver.heartbeat()
+    for _ in range(MAX_UNKNOWN_ERRORS + 1):
+        driver.heartbeat(-1)
+    lost, fail = driver.poll()
+    assert lost == Lost(tp(0)) and isinstance(fail, Fail) and "UNKNOWN_SERVER_ERROR" in str(fail.error)
 
 
 @pytest.mark.parametrize("code", [23, 24, 26, 30, 35, 81, 999])

@@ -30,12 +30,13 @@ from odradek.wire.kafka.messages.groups import (
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 TOKEN = GroupMetadata("g", 5, "m", "i")
+ID = b"1" * 16
 
 
 def test_a_commit_carries_the_token() -> None:
-    request = commit_request({A: Offset(10, 3, "note"), B: Offset(20)}, TOKEN)
+    request = commit_request({A: Offset(10, 3, "note"), B: Offset(20)}, TOKEN, {"t": ID})
     assert (request.group_id, request.generation_id_or_member_epoch, request.member_id) == ("g", 5, "m")
-    assert request.group_instance_id == "i"
+    assert request.group_instance_id == "i" and request.topics[0].topic_id == ID
     first, second = request.topics[0].partitions
     assert (first.committed_offset, first.committed_leader_epoch, first.committed_metadata) == (10, 3, "note")
     assert (second.partition_index, second.committed_offset) == (1, 20)
@@ -66,7 +67,9 @@ def test_a_commit_carries_the_token() -> None:
 def test_what_became_of_a_commit(code: int, step: OffsetStep) -> None:
     partition = OffsetCommitResponsePartition(partition_index=1, error_code=code)
     response = OffsetCommitResponse(topics=(OffsetCommitResponseTopic(name="t", partitions=(partition,)),))
-    assert read_commit(response) == {B: Committed(step, None, code)}
+    assert read_commit(response, {"t": bytes(16)}) == {B: Committed(step, None, code)}
+    by_id = OffsetCommitResponse(topics=(OffsetCommitResponseTopic(topic_id=ID, partitions=(partition,)),))
+    assert read_commit(by_id, {"t": ID, "other": bytes(16)}) == {B: Committed(step, None, code)}
 
 
 def test_old_coordinators_are_asked_for_one_group() -> None:

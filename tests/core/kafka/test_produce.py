@@ -207,12 +207,12 @@ def answer(code: int = 0, *, topic_id: bytes = bytes(16), **fields: Any) -> Prod
 def read(response: ProduceResponse, *records: bytes, **more: Any) -> Any:
     made = [batch(*(records or (b"v",)))]
     ids = more.pop("topic_ids", {})
-    return read_produce(response, made, stamps=[None], address="b:9092", topic_ids=ids, **more)[0]
+    return read_produce(response, made, address="b:9092", topic_ids=ids, **more)[0]
 
 
 def test_a_result_has_offset_and_times() -> None:
     result = read(answer(base_offset=5, log_append_time_ms=9, log_start_offset=2))
-    assert result == (WHERE, None, 5, 9, 2, {}, None)
+    assert result == (WHERE, None, 5, 9, 2, {})
     assert read(answer(base_offset=-1))[2:5] == (None, None, None)
 
 

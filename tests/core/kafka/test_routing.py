@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from odradek.core.kafka.routing import BrokerEndpoint, KafkaRoutingTable
+from odradek.core.kafka.routing import OLDER_RESPONSES, BrokerEndpoint, KafkaRoutingTable
 from odradek.types import TopicPartition
 from odradek.wire.kafka.messages.common import NodeEndpoint
 from odradek.wire.kafka.messages.metadata import (
@@ -17,6 +17,7 @@ from odradek.wire.kafka.messages.metadata import (
 )
 
 ID_1, ID_2 = b"1" * 16, b"2" * 16
+UNKNOWN_TOPIC_OR_PARTITION = 3
 ORDERS_0, ORDERS_1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 
@@ -97,6 +98,19 @@ def test_leader_epochs_never_go_back() -> None:
     assert not changes.moved
 
 
+def test_an_epoch_that_many_answers_in_a_row_agree_is_lower_is_that_of_a_topic_that_was_made_again() -> None:
+    """Without ids nothing else tells (2.4 to 2.7): else no leader would ever know the epoch that is kept."""
+    known, lower = table(topic("orders", (1, 5))), answer(topic("orders", (2, 0)))
+    for _ in range(OLDER_RESPONSES - 1):
+        known = known.apply(lower, ["orders"])[0]
+    known = known.apply(answer(topic("orders", (1, 5))), ["orders"])[0]  # begins to count again
+    for _ in range(OLDER_RESPONSES):
+        known, changes = known.apply(lower, ["orders"])
+        assert known.leader(ORDERS_0) == known.brokers[1] and not changes.moved
+    known, changes = known.apply(lower, ["orders"])
+    assert known.leader(ORDERS_0) == known.brokers[2] and changes.moved == {ORDERS_0}
+
+
 def test_without_epochs_the_last_answer_counts() -> None:
     new, changes = table(topic("orders", (1, 5))).apply(answer(topic("orders", (2, -1))), ["orders"])
     assert new.leader(ORDERS_0) == new.brokers[2]
@@ -128,6 +142,22 @@ def test_a_recreated_topic_starts_from_scratch() -> None:
     assert partition is not None and partition.leader_epoch == 0
     assert changes.recreated == {"orders"}
     assert changes.removed == {ORDERS_0, ORDERS_1} and changes.moved == {ORDERS_0}
+
+
+def test_a_topic_that_was_gone_for_a_while_is_recreated_all_the_same() -> None:
+    deleted, changes = table(topic("orders", (1, 50), topic_id=ID_1)).apply(
+        answer(topic("orders", error=UNKNOWN_TOPIC_OR_PARTITION)), ["orders"]
+    )
+    assert deleted.topic_id("orders") == ID_1 and changes.removed == {ORDERS_0} and not changes.recreated
+    new, changes = deleted.apply(answer(topic("orders", (1, 0), topic_id=ID_2)), ["orders"])
+    assert new.topic_id("orders") == ID_2 and changes.recreated == {"orders"}
+
+
+def test_a_broker_that_has_not_heard_of_the_new_topic_does_not_bring_the_former_one_back() -> None:
+    former, new = topic("orders", (1, 50), topic_id=ID_1), topic("orders", (2, 0), topic_id=ID_2)
+    recreated = table(former).apply(answer(new), ["orders"])[0]
+    later, changes = recreated.apply(answer(former), ["orders"])
+    assert later.topics == recreated.topics and not changes.recreated and not changes.moved
 
 
 def test_an_answer_without_ids_keeps_the_known_id() -> None:
@@ -191,3 +221,12 @@ def test_a_hint_can_name_a_new_broker() -> None:
 def test_a_hint_that_says_nothing_new_changes_nothing(where: TopicPartition, leader: int, epoch: int) -> None:
     old = table(topic("orders", (1, 5)))
     assert old.hint(where, leader, epoch) == (old, False)
+
+
+def test_epochs_of_a_version_that_may_be_stale_are_not_taken() -> None:
+    """Before Metadata 9 (Kafka 2.4) brokers may go on naming an old epoch (KAFKA-9212)."""
+    known = table(topic("orders", (1, 5)))
+    after, _ = known.apply(answer(topic("orders", (2, 4))), None, leader_epochs=False)
+    partition = after.partition(ORDERS_0)
+    assert partition is not None
+    assert (partition.leader, partition.leader_epoch) == (2, -1)

@@ -12,12 +12,14 @@ from odradek.core.kafka.version_probe import (
     Received,
     Silent,
     probe_after_sasl,
+    probe_sasl,
     probe_versions,
 )
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import BrokerError, RemoteProtocolError, Unsupported
 from odradek.wire.kafka.messages.groups import FindCoordinatorResponse, ListGroupsResponse, OffsetFetchResponse
 from odradek.wire.kafka.messages.metadata import ApiVersion, ApiVersionsResponse, MetadataResponse
+from odradek.wire.kafka.messages.security import SaslHandshakeResponse
 
 MODERN = ApiVersionsResponse(api_keys=(ApiVersion(api_key=3, max_version=12),))
 METADATA = MetadataResponse()
@@ -122,3 +124,21 @@ def test_behind_sasl_only_api_versions_is_asked() -> None:
 def test_no_answer_behind_sasl_is_an_error(outcome: ProbeOutcome) -> None:
     with pytest.raises(Unsupported, match="SASL"):
         run(probe_after_sasl("odradek", "1.0"), outcome)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expects_sasl"),
+    [
+        (Received(0, SaslHandshakeResponse(mechanisms=("PLAIN",))), True),
+        (Received(0, SaslHandshakeResponse(error_code=33, mechanisms=("GSSAPI",))), True),
+        (Received(0, SaslHandshakeResponse(error_code=34)), False),
+        (ConnectionClosed(), False),
+        (Silent(), False),
+    ],
+)
+def test_only_a_listener_that_takes_part_in_sasl_expects_it(outcome: ProbeOutcome, expects_sasl: bool) -> None:
+    flow = probe_sasl()
+    assert described([next(flow)]) == [(True, ["SaslHandshakeRequest 0"])]
+    with pytest.raises(StopIteration) as stop:
+        flow.send(outcome)
+    assert (stop.value.value is not None) == expects_sasl

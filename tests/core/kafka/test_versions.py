@@ -23,6 +23,9 @@ from odradek.wire.kafka.messages.transactions import (
     TxnOffsetCommitRequest,
 )
 from odradek.wire.kafka.registry import APIS
+from odradek.wire.kafka.schema import ZERO_UUID
+
+ID = b"1" * 16
 
 # What a 4.3 broker advertises for the APIs that have conditions.
 MODERN = BrokerVersions(
@@ -63,10 +66,20 @@ def test_an_error_says_which_side_is_too_old_and_names_both_ranges() -> None:
 
 
 def test_versions_without_topic_ids_are_used_unless_all_ids_are_known() -> None:
-    assert MODERN.version(FetchRequest) == 12
-    assert MODERN.version(FetchRequest, topic_ids=True) == 18
+    assert MODERN.version(FetchRequest) == MODERN.version(FetchRequest, topic_ids=[ID, ZERO_UUID]) == 12
+    assert MODERN.version(FetchRequest, topic_ids=[ID]) == 18
     assert MODERN.version(OffsetCommitRequest) == 9
-    assert MODERN.version(ProduceRequest, topic_ids=True, transactions_v2=True) == 13
+    assert MODERN.version(ProduceRequest, topic_ids=[ID], transactions_v2=True) == 13
+
+
+@pytest.mark.parametrize(
+    ("fetch", "topic_ids", "by_id"),
+    [(12, [ID], False), (13, [ID], True), (18, [ID, ID], True), (18, [ID, ZERO_UUID], False), (18, [ZERO_UUID], False)],
+)
+def test_the_version_of_a_fetch_decides_whether_it_names_topics_by_id(
+    fetch: int, topic_ids: list[bytes], by_id: bool
+) -> None:
+    assert up_to(fetch=fetch, metadata=12).names_topics_by_id(FetchRequest, topic_ids) is by_id
 
 
 def test_transactions_of_the_first_protocol_keep_to_its_versions() -> None:

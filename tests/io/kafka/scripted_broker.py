@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,11 +15,13 @@ from odradek.core.backoff import Backoff
 from odradek.core.kafka.leader_epochs import LeaderEpochs
 from odradek.core.kafka.produce import OnLeader
 from odradek.core.kafka.routing import BrokerEndpoint, KafkaRoutingTable, Partition, Topic
+from odradek.core.kafka.routing_snapshot import RoutingSnapshot
 from odradek.core.kafka.versions import BrokerVersions, VersionRange
 from odradek.io.connection import ConnectionOptions
 from odradek.io.kafka.broker_client import BrokerClientSettings, KafkaBrokerClient
 from odradek.io.kafka.connection import KafkaConnection
 from odradek.io.kafka.handshake import Session
+from odradek.io.kafka.topic_check import TopicCheck
 from odradek.io.tcp import memory_pair
 from odradek.types import Broker, TopicPartition
 from odradek.wire.kafka.decode import decode, decoder
@@ -255,6 +258,22 @@ def routing(topic_id: bytes, epoch: int) -> KafkaRoutingTable:
     return KafkaRoutingTable({1: BrokerEndpoint(1, "b", 9092)}, topics)
 
 
+class SteadyMetadata:
+    """Metadata that does not change.
+
+    Args:
+        table: What it says.
+    """
+
+    read_at = math.inf
+
+    def __init__(self, table: RoutingSnapshot) -> None:
+        self.table = table
+
+    async def refresh(self) -> None:
+        raise AssertionError("it was read just now")
+
+
 @asynccontextmanager
 async def running(
     broker: ScriptedBroker,
@@ -287,6 +306,7 @@ async def running(
                 routing=lambda: table,
                 on_leader=on_leader,
                 epochs=epochs or LeaderEpochs(),
+                topics=TopicCheck(SteadyMetadata(RoutingSnapshot(1, table))),
                 settings=settings,
                 clock=lambda: 1_700_000_000.0,
             )

@@ -24,6 +24,7 @@ from odradek.errors import (
 )
 from odradek.io.kafka.broker_client import KafkaBrokerClient
 from odradek.types import EARLIEST, LATEST, AtTime, Position, PositionSpec, TopicPartition
+from odradek.wire.compression import CompressionType
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.data import (
     AbortedTransaction,
@@ -124,7 +125,7 @@ async def test_one_batch_alone_and_what_a_broker_would_refuse_are_encoded_one_by
 async def test_without_acknowledgement_a_result_comes_when_the_bytes_are_written(release: str) -> None:
     broker = ScriptedBroker(RELEASES[release])
     async with running(broker) as client:
-        assert await outcome(client, batch(b"a"), acks=0) == [(T0, None, None, None, None, {}, None)]
+        assert await outcome(client, batch(b"a"), acks=0) == [(T0, None, None, None, None, {})]
         assert (await client.produce([batch(b"b")], acks=-1))[0].position == 1
 
 
@@ -291,7 +292,7 @@ def answers(broker: ScriptedBroker, **fields: Any) -> None:
         (ErrorCode.OFFSET_OUT_OF_RANGE, OffsetOutOfRange, False, False),
         (ErrorCode.NOT_LEADER_OR_FOLLOWER, BrokerError, True, True),
         (ErrorCode.FENCED_LEADER_EPOCH, BrokerError, True, True),
-        (ErrorCode.UNKNOWN_LEADER_EPOCH, BrokerError, True, False),
+        (ErrorCode.UNKNOWN_LEADER_EPOCH, BrokerError, True, True),
         (ErrorCode.OFFSET_NOT_AVAILABLE, BrokerError, True, True),
         (ErrorCode.UNKNOWN_SERVER_ERROR, BrokerError, True, False),
         (ErrorCode.CORRUPT_MESSAGE, BrokerError, False, False),
@@ -335,8 +336,11 @@ async def test_the_epoch_of_the_last_record_is_sent_to_detect_truncation() -> No
         assert [(part.current_leader_epoch, part.last_fetched_epoch) for part in sent] == [(6, -1), (6, 4)]
 
 
-@pytest.mark.parametrize(("end", "lost"), [(1, True), (2, False)])
-async def test_before_2_7_the_client_asks_a_new_leader_whether_it_has_what_was_read(end: int, lost: bool) -> None:
+@pytest.mark.parametrize(("end", "error"), [(1, LogTruncated), (2, None), (-1, OffsetOutOfRange)])
+async def test_before_2_7_the_client_asks_a_new_leader_whether_it_has_what_was_read(
+    end: int, error: type[OdradekError] | None
+) -> None:
+    """-1: its epochs do not reach that of what was read. The log is another one."""
     can = BrokerVersions({**versions(8, 11, 5).offered, 3: VersionRange(0, 9)})
     broker = ScriptedBroker(can)
     broker.epoch_end = end
@@ -351,9 +355,55 @@ async def test_before_2_7_the_client_asks_a_new_leader_whether_it_has_what_was_r
         asked = [request for request, _ in broker.requests if isinstance(request, OffsetForLeaderEpochRequest)]
         (partition,) = asked[0].topics[0].partitions
         assert (partition.partition, partition.current_leader_epoch, partition.leader_epoch) == (0, 6, 4)
-        assert isinstance(again.error, LogTruncated) == lost
+        assert again.error is None if error is None else type(again.error) is error
         await client.fetch([PartitionFetch(first.decoder, 100)])
-        assert len([r for r, _ in broker.requests if isinstance(r, OffsetForLeaderEpochRequest)]) == 1 + lost
+        requests = [request for request, _ in broker.requests if isinstance(request, OffsetForLeaderEpochRequest)]
+        assert len(requests) == (1 if error is None else 2)
+
+
+def of_epoch(epoch: int, *values: bytes, compression: CompressionType = CompressionType.NONE) -> bytes:
+    """Return a batch as the leader of this epoch stores it."""
+    entry = bytearray(encode_batch(values, compression=compression))
+    entry[12:16] = epoch.to_bytes(4, "big")
+    return bytes(entry)
+
+
+@pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.GZIP])
+@pytest.mark.parametrize("defer", [False, True])
+async def test_each_record_that_is_delivered_has_its_own_epoch_wherever_the_reply_is_cut(
+    compression: CompressionType, defer: bool
+) -> None:
+    """The first reply of a new leader is cut: what it brought is committed with the epoch of its own batches."""
+    broker = ScriptedBroker(NEWEST)
+    for epoch, values in ((3, [b"a", b"b"]), (4, [b"c"]), (4, [b"d", b"e"])):
+        broker.logs[T0].add(broker.logs[T0].end, of_epoch(epoch, *values, compression=compression), len(values))
+    written = [3, 3, 4, 4, 4]
+    broker.logs[T1].add(0, encode_batch([bytes(100)]))
+    epochs = LeaderEpochs()
+    async with running(broker, epoch=6, epochs=epochs) as client:
+        await client.fetch([fetch_of(client), fetch_of(client, T1)])
+        size, seen = broker.reply_sizes[-1], set()
+        for cut in range(size):
+            broker.cut = cut
+            fetch, epochs._read = fetch_of(client, defer_decompression=defer), {}
+            with pytest.raises(ConnectionLost):
+                await client.fetch([fetch, fetch_of(client, T1)])
+            fetch.decompress()
+            delivered = len(fetch.decoder.take().values)
+            seen.add(delivered)
+            assert [epochs.before(T0, n + 1) for n in range(5)] == (written[:delivered] + 5 * [-1])[:5], cut
+        assert seen == {0, 2, 3, 5}
+
+
+async def test_what_is_read_behind_a_hole_does_not_give_its_epoch_to_what_was_not_read() -> None:
+    broker, epochs = ScriptedBroker(NEWEST), LeaderEpochs()
+    broker.logs[T0].add(0, of_epoch(3, b"a"))
+    broker.logs[T0].add(1, of_epoch(5, b"b"))
+    async with running(broker, epoch=6, epochs=epochs) as client:
+        fetch = fetch_of(client, position=1)
+        await client.fetch([fetch])
+        fetch.decoder.take()
+    assert [epochs.before(T0, position) for position in (0, 1, 2, 3)] == [-1, -1, 5, -1]
 
 
 def committed(position: int, epoch: int) -> LeaderEpochs:
@@ -377,7 +427,7 @@ async def test_the_epoch_of_a_committed_position_is_sent_to_detect_truncation() 
 
 
 async def test_a_truncated_log_moves_no_position_forward() -> None:
-    """Of a fetch that ended in another epoch the positions in between are committed with that one."""
+    """Another client may have committed the position with an earlier epoch than that of the record before it."""
     broker = ScriptedBroker(NEWEST)
     answers(broker, diverging_epoch=FetchEpochEndOffset(epoch=3, end_offset=9))
     async with running(broker, epoch=6, epochs=committed(5, 4)) as client:
@@ -539,9 +589,16 @@ async def poll(client: KafkaBrokerClient, *fetches: PartitionFetch) -> None:
     await client.fetch([PartitionFetch(fetch.decoder, 100) for fetch in fetches], max_wait=0.5)
 
 
-async def test_a_long_poll_names_partitions_once() -> None:
-    broker = ScriptedBroker(NEWEST)
-    async with running(broker) as client:
+with_sessions = pytest.mark.parametrize("release", ["2.1", "2.8", "3.1", "4.1"])
+with_ids = pytest.mark.parametrize("topic_id", [bytes(16), TOPIC_ID], ids=["ids unknown", "ids known"])
+
+
+@with_sessions
+@with_ids
+async def test_a_long_poll_names_partitions_once(release: str, topic_id: bytes) -> None:
+    """Also on 2.8 to 3.0, which have topic ids in Metadata, and not in Fetch."""
+    broker = ScriptedBroker(RELEASES[release])
+    async with running(broker, topic_id=topic_id) as client:
         both = fetch_of(client), fetch_of(client, T1)
         await poll(client, *both)
         await poll(client, *both)
@@ -550,6 +607,66 @@ async def test_a_long_poll_names_partitions_once() -> None:
         forgotten = broker.requests[-1][0].forgotten_topics_data
         assert [topic.partitions for topic in forgotten] == [(0,)]
         assert broker.requests[0][0].max_wait_ms == 500
+
+
+@with_sessions
+@with_ids
+async def test_an_error_of_a_partition_in_a_session_reaches_its_fetch(release: str, topic_id: bytes) -> None:
+    broker = ScriptedBroker(RELEASES[release])
+    async with running(broker, topic_id=topic_id) as client:
+        decoders = [fetch_of(client, where).decoder for where in (T0, T1)]
+        await client.fetch([PartitionFetch(decoder, 100) for decoder in decoders], max_wait=0.5)
+        decoders[0].reset(Position(50))
+        fetches = [PartitionFetch(decoder, 100) for decoder in decoders]
+        await client.fetch(fetches, max_wait=0.5)
+        assert [type(fetch.error) for fetch in fetches] == [OffsetOutOfRange, type(None)]
+        assert sessions(broker)[1:] == [(9, 1, [0])]
+
+
+def about(*partitions: FetchPartitionData, topic: str = "t", **fields: Any) -> FetchResponse:
+    return FetchResponse(responses=(FetchableTopicResponse(topic=topic, partitions=partitions),), **fields)
+
+
+OUT_OF_RANGE = FetchPartitionData(partition_index=0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
+
+
+@pytest.mark.parametrize("max_wait", [0.0, 0.5])
+@pytest.mark.parametrize(
+    "response",
+    [
+        about(OUT_OF_RANGE, session_id=9),
+        about(OUT_OF_RANGE, FetchPartitionData(partition_index=1), FetchPartitionData(partition_index=5), session_id=9),
+        about(OUT_OF_RANGE, error_code=ErrorCode.KAFKA_STORAGE_ERROR),
+        about(OUT_OF_RANGE, error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH),
+        FetchResponse(
+            session_id=9, responses=(*about(OUT_OF_RANGE, topic="u").responses, *about(OUT_OF_RANGE).responses)
+        ),
+    ],
+    ids=["one is missing", "one too many", "an error of the whole", "a refused session", "an unknown topic"],
+)
+async def test_what_a_response_says_of_a_partition_counts_whatever_else_is_wrong_with_it(
+    response: FetchResponse, max_wait: float
+) -> None:
+    broker = ScriptedBroker(RELEASES["2.8"])
+    broker.answers[FetchRequest] = lambda request, version: response
+    async with running(broker, topic_id=TOPIC_ID) as client:
+        fetches = [fetch_of(client), fetch_of(client, T1)]
+        await client.fetch(fetches, max_wait=max_wait)
+        assert isinstance(fetches[0].error, OffsetOutOfRange)
+        assert getattr(fetches[1].error, "code", 0) == response.error_code
+    assert len(broker.requests) == 1
+
+
+async def test_a_session_whose_response_has_other_partitions_is_closed_by_the_next_request() -> None:
+    broker = ScriptedBroker(NEWEST)
+    broker.answers[FetchRequest] = lambda request, version: about(FetchPartitionData(), session_id=9)
+    async with running(broker) as client:
+        both = fetch_of(client), fetch_of(client, T1)
+        await poll(client, *both)
+        broker.answers.clear()
+        await poll(client, *both)
+        await poll(client, *both)
+        assert sessions(broker) == [(0, 0, [0, 1]), (9, 0, [0, 1]), (9, 1, [])]
 
 
 async def test_other_fetches_use_no_session() -> None:
@@ -591,12 +708,17 @@ async def test_a_broker_that_refuses_every_session_is_a_passing_error() -> None:
         assert caught.value.retriable
 
 
-async def test_an_error_of_the_whole_answer_is_raised() -> None:
+@pytest.mark.parametrize("max_wait", [0.0, 0.5])
+async def test_an_error_of_the_whole_answer_is_that_of_every_fetch(max_wait: float) -> None:
     broker = ScriptedBroker(NEWEST)
     broker.answers[FetchRequest] = lambda request, version: FetchResponse(error_code=ErrorCode.KAFKA_STORAGE_ERROR)
     async with running(broker) as client:
-        with pytest.raises(BrokerError, match="KAFKA_STORAGE_ERROR"):
-            await client.fetch([fetch_of(client)])
+        fetches = [fetch_of(client), fetch_of(client, T1)]
+        await client.fetch(fetches, max_wait=max_wait)
+        for fetch in fetches:
+            assert isinstance(fetch.error, BrokerError) and fetch.error.code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert fetch.error.retriable
+    assert len(broker.requests) == 1
 
 
 async def test_after_a_lost_poll_the_session_is_opened_again() -> None:

@@ -87,7 +87,7 @@ async def test_a_request_is_built_for_the_versions_of_its_connection() -> None:
     assert built == [False, True]
 
 
-@pytest.mark.parametrize(("limits", "version"), [(VersionLimits(), 12), (VersionLimits(topic_ids=True), 18)])
+@pytest.mark.parametrize(("limits", "version"), [(VersionLimits(), 12), (VersionLimits(topic_ids=[b"1" * 16]), 18)])
 async def test_what_is_known_of_a_request_limits_its_version(limits: VersionLimits, version: int) -> None:
     peer = Peer()
     async with connection_to(peer) as connection:

@@ -9,6 +9,7 @@ from tests.io.kafka.test_membership import METADATA, A, B, Coordinator, Listener
 
 from odradek.core.interfaces import Subscription
 from odradek.errors import BrokerError
+from odradek.io.kafka.heartbeat_thread import SentHeartbeat
 from odradek.types import Position
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.common import TopicIdPartitions
@@ -104,7 +105,7 @@ async def test_a_fenced_member_loses_everything_and_joins_again(monkeypatch: pyt
     peer = AssigningCoordinator()
     async with member_of(peer, monkeypatch) as (_, listener):
         await listener.until(1)
-        peer.errors[ConsumerGroupHeartbeatRequest] = [ErrorCode.FENCED_MEMBER_EPOCH]
+        peer.errors[ConsumerGroupHeartbeatRequest] = [ErrorCode.FENCED_MEMBER_EPOCH] * 2
         await listener.until(3)
     assert listener.calls == [("assign", BOTH), ("lost", {A, B}), ("assign", BOTH)]
 
@@ -124,6 +125,41 @@ async def test_a_commit_with_a_stale_epoch_is_repeated_with_the_new_one(monkeypa
         await member.commit({A: Position(3)})
         assert peer.positions == {A: 3}
         assert peer.of(OffsetCommitRequest)[-1].generation_id_or_member_epoch == 7
+
+
+@pytest.mark.parametrize("act", ["heartbeat", "commit", "leave"])
+async def test_what_is_sent_next_has_the_epoch_that_the_heartbeat_thread_was_given(
+    monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    """While the loop was blocked, with a heartbeat in flight, its thread was given the epoch after the next."""
+    peer, blocked, refused = AssigningCoordinator(), anyio.Event(), 0
+
+    def heartbeat(request: ConsumerGroupHeartbeatRequest, version: int) -> ConsumerGroupHeartbeatResponse:
+        nonlocal refused
+        if 0 < request.member_epoch < peer.epoch:
+            refused += 1
+            return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.FENCED_MEMBER_EPOCH)
+        response = peer.heartbeat(request, version)
+        if listener.calls and not blocked.is_set():
+            peer.epoch = 3
+            sent = SentHeartbeat(request, ConsumerGroupHeartbeatResponse(member_epoch=3))
+            member._runner._heartbeats._sent.append(sent)
+            blocked.set()
+        return response
+
+    peer.answers[ConsumerGroupHeartbeatRequest] = heartbeat
+    async with member_of(peer, monkeypatch) as (member, listener):
+        await listener.until(1)
+        with anyio.fail_after(10):
+            await blocked.wait()
+        if act == "commit":
+            await member.commit({A: Position(3)})
+            assert [request.generation_id_or_member_epoch for request in peer.of(OffsetCommitRequest)] == [3]
+        elif act == "heartbeat":
+            await peer.until_sent(ConsumerGroupHeartbeatRequest, 2)
+            assert peer.of(ConsumerGroupHeartbeatRequest)[-1].member_epoch == 3
+    assert peer.of(ConsumerGroupHeartbeatRequest)[-1].member_epoch == -1
+    assert listener.calls == [("assign", BOTH)] and not refused
 
 
 async def test_a_group_that_only_classic_members_can_join_is_joined_as_one(monkeypatch: pytest.MonkeyPatch) -> None:

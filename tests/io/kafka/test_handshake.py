@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,7 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.io.kafka.peer import CLUSTER, EVERYTHING, Peer, of_release
+from tests.io.kafka.peer import CLUSTER, EVERYTHING, Answer, Peer, of_release
 
 from odradek.core.backoff import Backoff
 from odradek.core.kafka.sasl import OAuthBearer, Plain, Scram
@@ -19,6 +20,7 @@ from odradek.errors import AuthFailed, ConnectionLost, OdradekError, Unreachable
 from odradek.io.connection import ConnectionOptions
 from odradek.io.kafka.connection import KafkaConnection
 from odradek.io.kafka.handshake import Identity, KafkaHandshake, KnownVersions, Login
+from odradek.io.transport import Transport, TransportHandler
 from odradek.wire.kafka.messages.groups import OffsetFetchRequest, OffsetFetchResponse
 from odradek.wire.kafka.messages.metadata import (
     ApiVersion,
@@ -242,10 +244,73 @@ async def test_a_silent_peer_costs_one_time_limit() -> None:
     assert "there was no response" in error.why
 
 
+class AlertingTransport:
+    """A transport that the peer ends with an alert of TLS after the first request."""
+
+    async def run(self, handler: TransportHandler) -> None:
+        alert = ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED]")
+        alert.reason = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
+        assert handler.data_to_send()
+        handler.data_sent()
+        handler.connection_lost(str(alert), alert)
+
+    def write(self) -> None: ...
+
+    def write_soon(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+async def test_an_alert_of_tls_is_no_sign_of_an_old_release() -> None:
+    peer = Peer()
+    addresses: list[str] = []
+
+    async def dial(host: str, port: int, timeout: float) -> Transport:
+        addresses.append(host)
+        return AlertingTransport()
+
+    peer.dial = dial  # type: ignore[assignment,method-assign]
+    error = await failure(peer)
+    assert (type(error), error.step, error.why) == (Unreachable, "tls", "the broker's alert: certificate required")
+    assert "ssl_certfile" in error.hint
+    assert len(addresses) == 1
+
+
 async def test_a_listener_that_expects_sasl_says_so() -> None:
     error = await failure(Peer({MetadataRequest: lambda *_: ConnectionAbortedError}))
     assert (type(error), error.step, error.retriable) == (Unreachable, "sasl", False)
     assert "+sasl" in error.hint
+
+
+@pytest.mark.parametrize("cut_again", [False, True])
+async def test_a_line_cut_right_after_the_first_answer_is_no_sign_of_sasl(cut_again: bool) -> None:
+    """One cut after ApiVersions looks as SASL does; a listener without it refuses to take part in SASL, and a line that
+    is cut again says nothing at all."""
+
+    def cut_once(request: MetadataRequest, version: int) -> Answer:
+        del peer.answers[MetadataRequest]
+        return ConnectionAbortedError
+
+    peer = Peer({MetadataRequest: cut_once})
+    refused = SaslHandshakeResponse(error_code=34)
+    peer.answers[SaslHandshakeRequest] = lambda *_: ConnectionAbortedError if cut_again else refused
+    async with connection_to(peer) as connection:
+        with pytest.raises(Unreachable) as caught:
+            await connection.negotiate()
+        assert (caught.value.step, caught.value.retriable) == ("version", True)
+        assert (await connection.negotiate()).release is None
+    assert peer.names()[:3] == ["ApiVersions 3", "Metadata 0", "SaslHandshake 0"]
+
+
+async def test_a_listener_that_expects_sasl_names_its_mechanisms() -> None:
+    peer = Peer({MetadataRequest: lambda *_: ConnectionAbortedError})
+    peer.answers[SaslHandshakeRequest] = lambda *_: SaslHandshakeResponse(
+        error_code=33, mechanisms=("SCRAM-SHA-256", "GSSAPI")
+    )
+    error = await failure(peer)
+    assert error.step == "sasl" and error.hint.endswith("+sasl, with SCRAM-SHA-256 or GSSAPI")
 
 
 async def test_a_line_cut_where_brokers_have_served_without_sasl_is_no_sign_of_sasl() -> None:
@@ -353,14 +418,39 @@ async def test_a_refusal_says_why_and_shows_no_secret(
 
 
 @pytest.mark.parametrize("wrapped", [True, False])
-async def test_a_close_during_authentication_is_final_where_brokers_refuse_that_way(wrapped: bool) -> None:
+async def test_closes_during_authentication_are_final_after_three_where_brokers_refuse_that_way(wrapped: bool) -> None:
     peer = sasl_peer()
     last = 1 if wrapped else 0
     keys = tuple(ApiVersion(api_key=key, max_version=last) for key in ((0, 3, 17, 36) if wrapped else (0, 3, 17)))
     peer.answers[ApiVersionsRequest] = lambda request, version: ApiVersionsResponse(api_keys=keys)
     peer.answers[SaslHandshakeRequest] = lambda request, version: ConnectionAbortedError
-    error = await failure(peer, PLAIN)
-    assert (type(error), error.step, error.retriable) == (Unreachable, "sasl", wrapped)
+    seen, known = [], KnownVersions(anyio.current_time)
+    for _ in range(3):  # entering the block of a cluster opens a connection for each attempt
+        async with connection_to(peer, PLAIN, known) as connection:
+            with pytest.raises(Unreachable) as caught:
+                await connection.negotiate()
+            seen.append((caught.value.step, caught.value.retriable))
+    assert seen == [("sasl", True), ("sasl", True), ("sasl", wrapped)]
+
+
+async def test_logins_that_end_in_between_are_counted_from_one_that_works() -> None:
+    peer = sasl_peer()
+    keys = tuple(ApiVersion(api_key=key) for key in (0, 3, 17))
+    peer.answers[ApiVersionsRequest] = lambda request, version: ApiVersionsResponse(api_keys=keys)
+    cuts = iter((True, True, False, True, True))
+    peer.answers[SaslHandshakeRequest] = lambda request, version: (
+        ConnectionAbortedError if next(cuts) else SaslHandshakeResponse(mechanisms=("PLAIN",))
+    )
+    peer.raw = lambda frame: b"" if frame.endswith(b"pass-of-alice") else None
+    async with connection_to(peer, PLAIN) as connection:
+        for fails in (True, True, False, True, True):
+            if not fails:
+                await connection.negotiate()
+                await peer.hang_up()
+                continue
+            with pytest.raises(Unreachable) as caught:
+                await connection.negotiate()
+            assert caught.value.retriable
 
 
 async def test_a_session_is_renewed_on_the_live_connection_before_it_ends() -> None:

@@ -73,7 +73,8 @@ def test_it_says_once_why_it_reaches_no_coordinator_and_once_that_it_gives_up(
     thread: HeartbeatThread, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
-    monkeypatch.setattr(heartbeat_thread, "time", SimpleNamespace(monotonic=lambda: now))
+    fake = SimpleNamespace(monotonic=lambda: now, process_time=lambda: 0.0)
+    monkeypatch.setattr(heartbeat_thread, "time", fake)
     thread.start()
     thread.loop_runs(NOWHERE)
     now = 0.9
@@ -88,6 +89,36 @@ def test_it_says_once_why_it_reaches_no_coordinator_and_once_that_it_gives_up(
     assert ended.startswith("g: ")
     time.sleep(0.3)
     assert len(lines(caplog)) == 3 and running()
+
+
+@pytest.mark.parametrize(("cpu", "reason"), [(0.1, "the process did not run"), (5.0, "kept Python's global lock")])
+def test_a_time_in_which_no_thread_could_run_is_no_fault_of_the_loop(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, cpu: float, reason: str
+) -> None:
+    now, used, woken = 0.0, 0.0, 0
+    thread = HeartbeatThread("g", nowhere, interval_s=0.1, max_blocked_s=3.0, rebalance_timeout_s=60.0)
+
+    def monotonic() -> float:
+        nonlocal woken
+        woken += threading.current_thread().name == NAME
+        return now
+
+    fake = SimpleNamespace(monotonic=monotonic, process_time=lambda: used)
+    monkeypatch.setattr(heartbeat_thread, "time", fake)
+    thread.loop_runs(NOWHERE)
+    thread.start()
+    while not woken:
+        time.sleep(0.01)
+    now, used = 5.0, cpu
+    while not lines(caplog):
+        time.sleep(0.01)
+    woken = 0
+    while woken < 3:
+        time.sleep(0.01)  # it looks again, and finds no fault
+    thread.stop()
+    join()
+    (line,) = lines(caplog)
+    assert line.startswith("g: no heartbeats for 5.0 s: ") and reason in line
 
 
 def test_no_process_is_kept_alive_by_it() -> None:

@@ -107,19 +107,16 @@ async def new_metadata(mock: MockCluster, code: ErrorCode) -> None:
         await anyio.sleep(0.001)
 
 
-async def test_errors_of_fetch(mock: MockCluster) -> None:
-    """Retriable errors of a partition delay a reader, others end it; its position does not move."""
+@pytest.mark.parametrize("version", [6, 16])
+async def test_errors_of_fetch(mock: MockCluster, version: int) -> None:
+    """Retriable errors delay a reader, others end it; its position does not move. An error of the whole response, which
+    version 7 and later have, is one of each partition."""
     special = {
         "read": {ErrorCode.UNKNOWN_SERVER_ERROR},  # a broker that could not read may be able to later
         "error": {ErrorCode.CORRUPT_MESSAGE},  # damaged bytes stay as they are
         "out of range": {ErrorCode.OFFSET_OUT_OF_RANGE},
     }
-    assert await fetch_outcomes(mock, 6) == expected(read_or_error, special)
-
-
-async def test_errors_of_a_whole_fetch(mock: MockCluster) -> None:
-    """From version 7 on a response has an error for all partitions together."""
-    assert await fetch_outcomes(mock, 16) == expected(read_or_error, {"read": {ErrorCode.UNKNOWN_SERVER_ERROR}})
+    assert await fetch_outcomes(mock, version) == expected(read_or_error, special)
 
 
 async def fetch_outcomes(mock: MockCluster, version: int) -> dict[str, str]:

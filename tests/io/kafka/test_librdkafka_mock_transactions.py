@@ -245,6 +245,7 @@ async def test_errors_of_records_in_a_transaction(bench: Workbench) -> None:
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
     with_a_gap = {
+        ErrorCode.UNKNOWN_SERVER_ERROR,  # the record may be written
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
         ErrorCode.TRANSACTION_ABORTABLE,

@@ -11,7 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 from tests.io.kafka.answers import metadata_response, topic_response
-from tests.io.kafka.peer import Peer, of_release
+from tests.io.kafka.peer import EVERYTHING, Peer, of_release
 from tests.io.limits import TimeLimit
 
 from odradek.client.consumer.consumer import Consumer
@@ -51,7 +51,7 @@ from odradek.wire.kafka.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from odradek.wire.kafka.messages.metadata import MetadataRequest
+from odradek.wire.kafka.messages.metadata import ApiVersion, ApiVersionsRequest, ApiVersionsResponse, MetadataRequest
 
 pytestmark = pytest.mark.anyio
 
@@ -239,7 +239,7 @@ async def test_commits_carry_metadata_and_the_epoch_of_what_was_read(monkeypatch
     peer = Coordinator()
     async with driver_at(peer, monkeypatch) as driver:
         member, listener = driver.membership(Subscription("g", {"t": 1}, commit_metadata="host 1")), Listener()
-        driver.epochs.record(A, 0, 4)
+        driver.epochs.record(A, 0, 3, 4)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(member.run, listener)
             await listener.until(1)
@@ -299,6 +299,49 @@ async def test_a_commit_of_an_ended_generation_is_refused_and_the_member_joins_a
         assert peer.positions == {}
 
 
+async def test_a_commit_that_is_refused_while_the_member_joins_is_repeated_in_the_next_generation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A group with members of both protocols begins the next generation as soon as JoinGroup has arrived."""
+    peer, refused = Coordinator(), anyio.Event()
+
+    def commit(request: OffsetCommitRequest, version: int) -> OffsetCommitResponse:
+        if request.generation_id_or_member_epoch == 1:
+            peer.errors[OffsetCommitRequest] = [ErrorCode.ILLEGAL_GENERATION]
+            refused.set()
+        return peer.commit(request, version)
+
+    peer.answers[OffsetCommitRequest] = commit
+    async with member_of(peer, monkeypatch, assignors=["cooperative-sticky"]) as (member, listener):
+        await listener.until(1)
+        peer.silent.add(JoinGroupRequest)
+        peer.errors[HeartbeatRequest] = [ErrorCode.REBALANCE_IN_PROGRESS]
+        await peer.until_sent(JoinGroupRequest, 1)
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(member.commit, {A: Position(3)})
+                await refused.wait()
+                peer.silent.clear()
+                await peer.hang_up()
+        assert peer.positions == {A: 3}
+        assert peer.of(OffsetCommitRequest)[-1].generation_id_or_member_epoch == 2
+        await listener.until(2)
+    assert [call for call, _ in listener.calls] == ["assign", "assign"]
+
+
+async def test_what_a_member_lost_is_not_committed_without_its_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers take a commit that names no generation, if the group has no members any more."""
+    peer = Coordinator()
+    async with member_of(peer, monkeypatch) as (member, listener):
+        await listener.until(1)
+        runner = member._runner
+        runner.commit_refused(runner.member.fence, ErrorCode.UNKNOWN_MEMBER_ID)
+        with pytest.raises(GroupError, match="t/0 does not belong to this member"):
+            await member.commit({A: Position(3)})
+        await listener.until(3)
+    assert not peer.of(OffsetCommitRequest)
+
+
 @pytest.mark.parametrize(
     "code",
     [
@@ -316,6 +359,40 @@ async def test_a_commit_is_repeated_after_a_passing_error(monkeypatch: pytest.Mo
         await member.commit({A: Position(3), B: Position(4)})
         assert peer.positions == {A: 3, B: 4}
         assert len(peer.of(OffsetCommitRequest)) == 2
+
+
+@pytest.mark.parametrize("version", [9, 10])
+async def test_a_position_of_a_topic_that_was_made_again_is_not_committed_in_the_new_one(
+    monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    """From 10 on (4.2) the topic is named by its id, and the broker refuses one that is gone."""
+    peer, sent = Coordinator(), []
+    topics = [b"1" * 16]
+
+    def commit(request: OffsetCommitRequest, version: int) -> OffsetCommitResponse:
+        (topic,) = request.topics
+        sent.append((topic.name, topic.topic_id))
+        topics.append(b"2" * 16)
+        error = ErrorCode.UNKNOWN_TOPIC_ID if version == 10 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        part = OffsetCommitResponsePartition(partition_index=0, error_code=error)
+        return OffsetCommitResponse(
+            topics=(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=(part,)),)
+        )
+
+    peer.answers[OffsetCommitRequest] = commit
+    peer.answers[MetadataRequest] = lambda request, version: metadata_response(
+        topic_response("t", 1, topic_id=topics[-1])
+    )
+    api = OffsetCommitRequest.SPEC.key
+    at_most = [each for each in EVERYTHING.api_keys if each.api_key != api]
+    peer.answers[ApiVersionsRequest] = lambda request, _: ApiVersionsResponse(
+        api_keys=(*at_most, ApiVersion(api_key=api, min_version=2, max_version=version))
+    )
+    async with driver_at(peer, monkeypatch) as driver:
+        await driver.metadata.table_for_topic("t")
+        with anyio.fail_after(10):
+            await driver.offsets("g").commit({A: Position(100)})
+    assert sent == [("", b"1" * 16) if version == 10 else ("t", bytes(16))]
 
 
 async def test_positions_of_others_are_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:

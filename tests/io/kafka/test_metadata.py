@@ -93,6 +93,16 @@ async def test_a_topic_whose_answer_takes_long_is_not_taken_for_one_that_does_no
 # ---- bootstrap ---------------------------------------------------------------------------------------------------
 
 
+async def test_topics_that_were_made_again_are_reported_once() -> None:
+    brokers, recreated = Brokers(topic_response("t", 1, topic_id=b"1" * 16), topic_response("u", 1)), list[str]()
+    async with KafkaMetadata(SEEDS, brokers.ask, QUICK, recreated.extend) as metadata:
+        await metadata.all_topics()
+        brokers.topics["t"] = topic_response("t", 1, topic_id=b"2" * 16)
+        for _ in range(3):
+            await metadata.refresh()
+    assert recreated == ["t"]
+
+
 async def test_the_first_address_that_answers_is_enough() -> None:
     brokers = Brokers()
     brokers.down = {"s1": refused("s1:9092"), "s3": refused("s3:9092")}
@@ -358,6 +368,18 @@ async def test_a_leader_that_a_response_names_is_in_the_table_at_once() -> None:
         metadata.leader_changed(where, 9, 6, [NodeEndpoint(node_id=9, host="b9", port=1)])
         assert metadata.table.leader(where) == Broker(9, "b9", 1)
         assert (await metadata.wait_for_newer(table.version)) is metadata.table
+
+
+@pytest.mark.parametrize(("version", "epoch"), [(7, -1), (8, -1), (9, 5), (13, 5)])
+async def test_leader_epochs_are_taken_from_the_version_on_that_names_the_current_ones(
+    version: int, epoch: int
+) -> None:
+    """Leaders refuse every request that has an old epoch, and brokers before 2.4 may name one for ever (KAFKA-9212)."""
+    brokers = Brokers(topic_response("t", 1, epoch=5))
+    brokers.versions = BrokerVersions({3: VersionRange(0, version)})
+    async with opened(brokers) as metadata:
+        partition = (await metadata.table_for_topic("t")).state.partition(TopicPartition("t", 0))
+        assert partition is not None and partition.leader_epoch == epoch
 
 
 # ---- brokers that go ---------------------------------------------------------------------------------------------

@@ -38,6 +38,8 @@ class Meter:
     @property
     def per_second(self) -> float:
         """The rate; 0 before the second update."""
+        if not self._samples:
+            return 0.0
         (then, before), (now, total) = self._samples[0], self._samples[-1]
         return (total - before) / (now - then) if now > then else 0.0
 

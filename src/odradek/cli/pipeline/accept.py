@@ -24,17 +24,22 @@ def accept(file: str, flows: tuple[str, ...], as_lines: bool) -> int:
 
     A run refuses a table that is gone, another one, or an older version. After this it continues where the table that
     is there ends; where there is none, it makes a new one from the start of the logs. Dead letters of batches that are
-    read again come twice.
+    read again come twice. If a catalog of Iceberg has a table of this name that is gone, or elsewhere, it keeps it
+    under another name.
     """
     from odradek.pipeline.commits import forget
+    from odradek.pipeline.flow import dead_options, table_options
+    from odradek.pipeline.table import make_table
 
     loaded, names = load_flows(file, flows)
     for name in names:
+        both = filter(None, (table_options(loaded, name), dead_options(loaded, name)))
+        released = [done for options in both if (done := make_table(options).release())]
         known = forget(Path(loaded.run.state), name)
         if as_lines:
-            echo_json({"flow": name, "forgotten": None if known is None else asdict(known)})
-        elif known is None:
-            click.echo(f"{name}: nothing was remembered")
-        else:
-            click.echo(f"{name}: forgotten: batch {known.batch} at {known.location}")
+            echo_json({"flow": name, "forgotten": None if known is None else asdict(known), "released": released})
+            continue
+        what = "nothing was remembered" if known is None else f"forgotten: batch {known.batch} at {known.location}"
+        for text in (what, *released):
+            click.echo(f"{name}: {text}")
     return 0

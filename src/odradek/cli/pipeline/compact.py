@@ -60,7 +60,7 @@ def clean(file: str, flows: tuple[str, ...], older_s: float, dry_run: bool, as_l
     for name in names:
         committed = open_committed(loaded, name)
         newest = committed.commits[-1] if committed.commits else None
-        if committed.dead and newest and newest.dead_files and committed.dead.newest_batch() < newest.batch:
+        if committed.dead and newest and newest.dead_files and not committed.dead.has(newest):
             raise ConfigError(
                 f"flow {name}: the dead letters of batch {newest.batch} are not in their table yet, so their files "
                 "would be deleted: run the pipeline first"

@@ -10,6 +10,7 @@ import click
 from odradek.cli.options import JSON, examples
 from odradek.cli.output import echo_json, table
 from odradek.cli.pipeline.options import FILE, load_file, needs_extra, report_problems
+from odradek.errors import OdradekError
 
 if TYPE_CHECKING:
     from odradek.pipeline.config import Pipeline
@@ -26,15 +27,17 @@ __all__ = ["lag", "plan"]
 def plan(file: str, as_lines: bool) -> int:
     """Print what a run would read now. Asks the brokers; changes nothing.
 
-    The exit code is 1 if a topic does not exist or a partition has no broker.
+    The exit code is 1 if a topic does not exist, a partition has no broker, or a run would fail: for lost data, or for
+    columns that the file names and that there are not.
     """
     loaded = load_file(file)
     rows: list[list[object]] = []
     failed = False
-    for flow in _flows(loaded):
-        failed |= bool(flow.problems)
+    for flow, problems in _flows(loaded, check=True):
+        failed |= bool(problems)
         if as_lines:
-            _echo({"flow": flow.name, "waiting": flow.waiting, "unit": loaded.unit, "batches": flow.batches}, flow)
+            waiting = {"flow": flow.name, "waiting": flow.waiting, "unit": loaded.unit, "batches": flow.batches}
+            _echo(waiting, flow, problems)
             continue
         rows += [[flow.name, *_row(log), _lost(log)] for log in flow.backlog]
         rows.append([flow.name, "total", "", f"{flow.batches} batches", "", flow.waiting, ""])
@@ -54,35 +57,42 @@ def plan(file: str, as_lines: bool) -> int:
 def lag(file: str, fail_over: int | None, as_lines: bool) -> int:
     """Print how far tables are behind their logs: in records, or in bytes of log for 0.7. Asks the brokers.
 
-    The exit code is 1 also if a topic does not exist or a partition has no broker: its lag is unknown then.
+    The exit code is 1 also if a topic does not exist or a partition has no broker, whose lag is unknown then, and if a
+    run would fail for lost data.
     """
     loaded = load_file(file)
     rows: list[list[object]] = []
     failed = False
-    for flow in _flows(loaded):
-        failed |= bool(flow.problems) or (fail_over is not None and flow.waiting > fail_over)
+    for flow, problems in _flows(loaded, check=False):
+        failed |= bool(problems) or (fail_over is not None and flow.waiting > fail_over)
         if as_lines:
-            _echo({"flow": flow.name, "lag": flow.waiting, "unit": loaded.unit}, flow)
+            _echo({"flow": flow.name, "lag": flow.waiting, "unit": loaded.unit}, flow, problems)
             continue
-        rows += [[flow.name, *_row(log)] for log in flow.backlog]
-        rows.append([flow.name, "total", "", "", "", flow.waiting])
+        rows += [[flow.name, *_row(log), _lost(log)] for log in flow.backlog]
+        rows.append([flow.name, "total", "", "", "", flow.waiting, ""])
 
     if not as_lines:
-        click.echo(table(["flow", "topic", "partition", "table", "log", f"lag ({loaded.unit})"], rows))
+        click.echo(table(["flow", "topic", "partition", "table", "log", f"lag ({loaded.unit})", "lost"], rows))
     return int(failed)
 
 
-def _flows(loaded: Pipeline) -> Iterator[FlowRun]:
-    """Yield the flows, and print their problems."""
+def _flows(loaded: Pipeline, *, check: bool) -> Iterator[tuple[FlowRun, list[str]]]:
+    """Yield the flows with their problems, which are printed; with `check` also what is wrong with their columns."""
     from odradek.pipeline.flow import open_flow
 
     for name in loaded.flows:
         flow = open_flow(loaded, name)
-        report_problems(name, flow.problems)
-        yield flow
+        problems = [*flow.problems, *flow.losses]
+        try:
+            if check:
+                flow.check()
+        except OdradekError as error:
+            problems.append(str(error))
+        report_problems(name, problems)
+        yield flow, problems
 
 
-def _echo(totals: dict[str, Any], flow: FlowRun) -> None:
+def _echo(totals: dict[str, Any], flow: FlowRun, problems: list[str]) -> None:
     partitions = [
         {
             "topic": log.partition.topic, "partition": log.partition.name, "reached": log.reached,
@@ -90,7 +100,7 @@ def _echo(totals: dict[str, Any], flow: FlowRun) -> None:
         }
         for log in flow.backlog
     ]  # fmt: skip
-    echo_json({**totals, "problems": flow.problems, "partitions": partitions})
+    echo_json({**totals, "problems": problems, "partitions": partitions})
 
 
 def _row(log: PartitionBacklog) -> list[object]:

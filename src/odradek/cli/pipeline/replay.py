@@ -99,7 +99,7 @@ async def _replay(plan: Replay, url: str, done: Any, advance: Callable[[int], No
 def _target(loaded: Pipeline, cluster: str | None, topic: str | None) -> str:
     from odradek.pipeline.source import cluster_url
 
-    own = cluster_url(loaded.source)
+    own = cluster_url(loaded)
     url = cluster or own
     if url is None:
         raise click.UsageError("the pipeline reads log directories; name the target with --cluster URL")

@@ -22,7 +22,7 @@ def status(file: str, as_lines: bool) -> int:
 
     The exit code is 1 if a flow cannot continue as it is, a topic does not exist, or a partition has no broker.
     """
-    from odradek.pipeline.flow import status as status_of
+    from odradek.pipeline.status import status as status_of
 
     loaded = load_file(file)
     flows = [status_of(loaded, name) for name in loaded.flows]

@@ -44,8 +44,9 @@ def verify(
 
     The records of all batches are always checked. The chosen batches are compared with the log: rows, dead letters,
     skipped messages and recorded gaps must account for every message of the log, by position and, if the table keeps
-    payloads (decode.kind = "raw"), by payload; the column `compared` says which. What retention has deleted since
-    cannot be compared, and is counted as expired.
+    payloads (decode.kind = "raw"), by payload; the column `compared` says which. What retention has deleted since, or
+    what was in a topic that was made again, cannot be compared, and is counted as expired; rows whose records a
+    compacted topic does not have any more are counted as compacted.
     """
     from odradek.pipeline.committed import open_committed, select
     from odradek.pipeline.verify import verify as check
@@ -72,12 +73,12 @@ def verify(
 def _head(unit: str) -> list[str]:
     """Return the names of the columns; those of sizes of log have their unit."""
     sizes = (f"log ({unit})", f"lost before ({unit})", f"expired ({unit})")
-    return ["flow", "checked", "rows", "dead", "skipped", *sizes, "seconds", "compared", "result"]
+    return ["flow", "checked", "rows", "dead", "skipped", "compacted", *sizes, "seconds", "compared", "result"]
 
 
 def _row(result: VerifyResult) -> list[object]:
     return [
-        result.flow, f"{result.batches} of {result.of} batches", result.rows, result.dead, result.skipped, result.size,
-        result.gaps, result.expired, f"{result.seconds:.1f}", result.compared,
+        result.flow, f"{result.batches} of {result.of} batches", result.rows, result.dead, result.skipped,
+        result.compacted, result.size, result.gaps, result.expired, f"{result.seconds:.1f}", result.compared,
         "complete" if result.ok else "NOT COMPLETE",
     ]  # fmt: skip

@@ -49,8 +49,11 @@ class PartitionReaderBase:
         """Return exactly where each partition continues after what was handed out; None: its start is not known yet."""
         exact = {partition: cursor.exact_position for partition, cursor in self._fetcher.cursors.items()}
         for stream in self._all_streams:
-            if (current := stream.exact_position()) is not None and current[0] in exact:
-                exact[current[0]] = current[1]
+            if (current := stream.exact_position()) is None or current[0] not in exact:
+                continue
+            partition, at = current
+            if at.topic_id == self._fetcher.topic_id(partition):  # else it is read in another topic of this name now
+                exact[partition] = at
         return exact
 
     def positions(self) -> dict[TopicPartition, Position]:

@@ -27,7 +27,7 @@ from odradek.core.fetch.read_ahead import ReadAheadBudget
 from odradek.core.fetch.scheduler import FetchScheduler, SchedulerCallbacks, StreamQuota
 from odradek.core.interfaces import ProtocolDriver
 from odradek.core.states import BROKER, BrokerEvent, BrokerState, CursorState
-from odradek.errors import BrokerError, OdradekError
+from odradek.errors import BrokerError, OdradekError, OffsetOutOfRange
 from odradek.io.gather import gather_outcomes
 from odradek.io.notifier import Notifier
 from odradek.types import AtTime, Broker, Position, PositionSpec, StartPosition, TopicPartition
@@ -68,6 +68,18 @@ class FetcherHost(Protocol):
 
     def on_stopped(self, cursor: Cursor) -> None:
         """Handle a cursor that ended or failed without a fetch."""
+        ...
+
+    def on_out_of_range(self, cursor: Cursor, error: OffsetOutOfRange) -> None:
+        """Handle a position that is not in the log."""
+        ...
+
+    def compare_topics(self) -> None:
+        """Take in which topics the routing table has now."""
+        ...
+
+    def compare_topic(self, cursor: Cursor) -> None:
+        """Take in which topic the routing table has now, for a cursor that has got a position."""
         ...
 
     async def on_position_resolved(self, partition: TopicPartition, position: Position) -> None:
@@ -201,6 +213,7 @@ class BrokerFetcher:
         self._work.notify()
 
     def _finish(self, fetches: Iterable[CursorFetch], lost: bool) -> None:
+        self._host.compare_topics()
         now = anyio.current_time()
         reset, deliverable = self._host.settings.policy.reset, False
         for fetch in fetches:
@@ -220,8 +233,8 @@ class BrokerFetcher:
             self._host.available.notify()
 
     def _on_partition_error(self, cursor: Cursor, error: OdradekError) -> None:
-        if cursor.state is CursorState.RESOLVING:
-            log.warning("%s: %s; continuing at %r", cursor.partition, error.message(), cursor.start)
+        if isinstance(error, OffsetOutOfRange) and (cursor.state is CursorState.RESOLVING or cursor.at_end):
+            self._host.on_out_of_range(cursor, error)
         elif cursor.state is CursorState.BACKING_OFF and cursor.attempts == 1:
             log.warning("%s: %s; retrying", cursor.partition, error)
         if error.refresh_metadata:
@@ -243,9 +256,10 @@ class BrokerFetcher:
     async def _resolve_positions(self, broker: Broker, due: Sequence[Cursor]) -> None:
         """Resolve positions, a bounded number of requests at a time, and begin to fetch from there."""
         asked: list[tuple[Cursor, PositionSpec | AtTime]] = []
+        topic_id = self._host.driver.metadata.table.topic_id  # of the table from before the requests
         for cursor in due:
             if isinstance(cursor.start, int):
-                self._on_resolved(broker, cursor, Position(cursor.start))
+                self._on_resolved(broker, cursor, Position(cursor.start), None)
             else:
                 asked.append((cursor, cursor.start))
         if not asked:
@@ -257,9 +271,12 @@ class BrokerFetcher:
             if isinstance(outcome, OdradekError):
                 self._on_not_resolved(cursor, outcome)
                 continue
+            of_topic = topic_id(cursor.partition.topic)
+            if of_topic is not None and self._host.driver.metadata.table.topic_id(cursor.partition.topic) != of_topic:
+                continue  # made again meanwhile: it is resolved once more
             await self._host.on_position_resolved(cursor.partition, outcome)
             if _is_waiting(cursor, start):
-                self._on_resolved(broker, cursor, outcome)
+                self._on_resolved(broker, cursor, outcome, of_topic)
 
     async def _ask_leader(self, broker: Broker, asked: tuple[Cursor, PositionSpec | AtTime]) -> Position:
         """Resolve a position at the leader: `broker` may be a replica, which has no positions."""
@@ -267,9 +284,10 @@ class BrokerFetcher:
         leader = driver.metadata.table.leader(partition) or broker
         return await driver.broker(leader, purpose="control").resolve_position(partition, asked[1])
 
-    def _on_resolved(self, broker: Broker, cursor: Cursor, position: Position) -> None:
+    def _on_resolved(self, broker: Broker, cursor: Cursor, position: Position, topic_id: bytes | None) -> None:
         client = self._host.driver.broker(broker, purpose="fetch")
-        cursor.resolved(position, client.decoder(cursor.partition, position, self._host.settings.decoder))
+        cursor.resolved(position, client.decoder(cursor.partition, position, self._host.settings.decoder), topic_id)
+        self._host.compare_topic(cursor)  # it may have been made again while the position was stored
         if cursor.at_end:
             self._host.on_stopped(cursor)
         elif cursor.quota is not None:

@@ -40,22 +40,34 @@ class Committer:
         self._group, self._progress, self._mark_current = group, progress, mark_current
         self.membership, self._changed = membership, changed
         self._one_at_a_time = anyio.Lock()
+        self._outcomes_known = True  # of all commits so far
         self._scope: anyio.CancelScope | None = None
 
     async def commit(self, partitions: Collection[TopicPartition] | None = None) -> dict[TopicPartition, Position]:
-        """Store and return the positions of some partitions, or of all; nothing if `abort` is called meanwhile."""
+        """Store and return the positions of some partitions, or of all; nothing if `abort` is called meanwhile.
+
+        Cancellation: they may be stored or not; the next commit stores what is right then.
+        """
         async with self._one_at_a_time:
             self._mark_current()
-            chosen = self._progress.keys() if partitions is None else self._progress.keys() & set(partitions)
-            due = {p: at for p in chosen if (at := self._progress[p].to_commit) is not None}
+            names = self._progress.keys() if partitions is None else self._progress.keys() & set(partitions)
+            chosen = {p: self._progress[p] for p in names}
+            due = {p: at for p, progress in chosen.items() if (at := progress.to_commit) is not None}
             if not due:
                 return {}
+            # Until the response says so, nothing counts as stored: the commit may be cancelled, or have no response.
+            for partition in due:
+                self._progress[partition].committed = None
+            outcomes_known, self._outcomes_known = self._outcomes_known, False
             with anyio.CancelScope() as self._scope:
                 await self.membership.commit(due)
             if self._scope.cancelled_caught:
                 return {}
-            for partition in due.keys() & self._progress.keys():
-                self._progress[partition].committed = due[partition]
+            self._outcomes_known = True
+            # One of unknown outcome may still be on its way on another connection, and replace this one: the next
+            # commit stores these positions again.
+            for partition in due if outcomes_known else ():
+                chosen[partition].committed = due[partition]
             return due
 
     async def commit_or_log(self, when: str, partitions: Collection[TopicPartition]) -> None:
@@ -91,7 +103,8 @@ class Committer:
                 progress = self._progress.get(partition)
                 own = {span for where, span in spans if where == partition}
                 if progress is None or not all(span.counts for span in own):
-                    raise GroupError(f"{self._group}: {partition} was given to another member, or moved by seek")
+                    why = "given to another member, moved by seek, or its topic was deleted and made again"
+                    raise GroupError(f"{self._group}: {partition} was {why}")
                 position = progress.position_after(own)
                 if position is None:
                     raise UsageError(

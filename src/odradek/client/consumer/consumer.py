@@ -31,7 +31,7 @@ from odradek.client.consumer.streams import ArrowTables, Batches
 from odradek.client.options import DRIVER, ConsumerOptions, HandlerArguments, Tuning
 from odradek.core.fetch.cursor import Cursor
 from odradek.core.fetch.progress import PartitionProgress
-from odradek.core.interfaces import Assignment, Membership, ProtocolDriver, Subscription
+from odradek.core.interfaces import Assignment, Membership, ProtocolDriver, RoutingTable, Subscription
 from odradek.core.states import CONSUMER, ConsumerEvent, ConsumerState, OwnershipEvent, OwnershipState
 from odradek.errors import DeadlineError, GroupError, OdradekError
 from odradek.io.notifier import Notifier
@@ -114,7 +114,14 @@ class Consumer(PartitionReaderBase):
         self._membership_scope: anyio.CancelScope
         self._committer: Committer
         self._membership: Membership = driver.membership(self._subscription)
-        fetcher = Fetcher(driver, settings, on_resolved=self._on_position_resolved)
+        self._compared: RoutingTable | None = None
+        fetcher = Fetcher(
+            driver,
+            settings,
+            on_table=lambda _: self._compare_topics(),
+            on_resolved=self._on_position_resolved,
+            on_out_of_range=self._on_out_of_range,
+        )
         self._stream = GroupStream(fetcher, self._deliver)
         self.streams = tuple(
             GroupStream(fetcher, self._deliver, number=n) for n in range(max((counts or {"": streams}).values()))
@@ -207,15 +214,18 @@ class Consumer(PartitionReaderBase):
 
     def _deliver_again(self, records: Iterable[Record]) -> None:
         """Continue these partitions at their first record that is not processed: `records` were not."""
+        self._compare_topics()
         for record in records:
             if record.partition not in self._fetcher.cursors:
                 continue  # revoked or lost
             progress = self._progress[record.partition]
+            if progress.log_gone:
+                continue  # its position is one in another log than the one that is read next
             position = record.position if progress.position is None else progress.position
             inside = record.inner_index if position == record.position else 0
             self._take_back(record.partition)
             self._fetcher.seek(record.partition, position, inside)
-            self._progress[record.partition] = progress.restart(position)
+            self._restart(record.partition, position)
 
     # ---- state ----------------------------------------------------------------------------------------------
 
@@ -243,8 +253,12 @@ class Consumer(PartitionReaderBase):
         Raises ConfigError for a partition that is not assigned to this member.
         """
         super().seek(partition, start)
-        progress = self._progress[partition]
-        self._progress[partition] = progress.restart(Position(start) if isinstance(start, int) else None)
+        self._restart(partition, Position(start) if isinstance(start, int) else None)
+
+    def _restart(self, partition: TopicPartition, position: Position | None) -> None:
+        """Count what is done of a partition from another position on, in the topic that there is now."""
+        topic_id = self._driver.metadata.table.topic_id(partition.topic)
+        self._progress[partition] = self._progress[partition].restart(position, topic_id)
 
     # ---- commits --------------------------------------------------------------------------------------------
 
@@ -267,8 +281,21 @@ class Consumer(PartitionReaderBase):
     async def _on_position_resolved(self, partition: TopicPartition, position: Position) -> None:
         """Continue the group at the position that the broker named (EARLIEST or LATEST, or out of range)."""
         if self._is_delivered(partition):
-            self._progress[partition] = self._progress[partition].restart(position)
+            self._restart(partition, position)
             await self._committer.commit_or_log("of a new position", [partition])
+
+    def _on_out_of_range(self, partition: TopicPartition) -> None:
+        """Commit nothing of what was delivered before the new position is known."""
+        if (progress := self._progress.get(partition)) is not None:
+            progress.log_gone = True
+
+    def _compare_topics(self) -> None:
+        """Take in which topics there are now: nothing is committed of one that was deleted and made again."""
+        table = self._driver.metadata.table
+        if table is not self._compared:
+            self._compared = table
+            for partition, progress in self._progress.items():
+                progress.compare_topic(table.topic_id(partition.topic))
 
     # ---- the group: core.interfaces.RebalanceListener -------------------------------------------------------
 
@@ -277,19 +304,29 @@ class Consumer(PartitionReaderBase):
         if self._state is ConsumerState.LEAVING:
             return  # decided before the membership was told to end, which releases them
         committed = assignment.committed
-        added = {p: PartitionProgress(committed.get(p), committed.get(p)) for p in assignment.partitions}
+        topic_id = self._driver.metadata.table.topic_id
+        added = {
+            p: PartitionProgress(committed.get(p), committed.get(p), topic_id(p.topic)) for p in assignment.partitions
+        }
         self._progress.update(added)
         self._assignment = {**self._assignment, **assignment.partitions}
         unknown = {p: self._start for p, progress in added.items() if progress.position is None}
         resolved, _ = await resolve_positions(self._driver, unknown)  # the fetcher asks again for those that failed
         for partition, position in resolved.items():
             if self._is_delivered(partition):
-                self._progress[partition] = self._progress[partition].restart(position)
+                progress = self._progress[partition]
+                progress = self._progress[partition] = progress.restart(position, progress.topic_id)
+                progress.compare_topic(self._driver.metadata.table.topic_id(partition.topic))
         self._transition(ConsumerEvent.ASSIGN)
-        delivered = {p: self._progress[p].position for p in added if self._is_delivered(p)}  # not lost meanwhile
+        delivered = {p: self._progress[p] for p in added if self._is_delivered(p)}  # not lost meanwhile
         self._fetcher.add(
-            Cursor(p, self._start if position is None else position, stream=assignment.partitions[p])
-            for p, position in delivered.items()
+            Cursor(
+                p,
+                self._start if progress.position is None else progress.position,
+                stream=assignment.partitions[p],
+                topic_id=progress.topic_id,
+            )
+            for p, progress in delivered.items()
         )
 
     async def revoke(self, partitions: Collection[TopicPartition]) -> None:
@@ -366,6 +403,7 @@ class Consumer(PartitionReaderBase):
         self._state = CONSUMER.after(self._state, event)
 
     def _record_progress(self) -> None:
+        self._compare_topics()
         for stream in self._all_group_streams:
             stream.record_progress()
 

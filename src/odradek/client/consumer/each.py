@@ -16,6 +16,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from odradek.batch import Batch
+from odradek.client.consumer.dead_letters import send_dead_letter
 from odradek.client.consumer.fetcher import Fetcher
 from odradek.client.consumer.streams import Stream
 from odradek.client.options import HandlerArguments
@@ -273,7 +274,7 @@ class HandlerPool:
         if topic is None:
             raise error
         log.warning("sending to %s: %s: %r", topic, self._describe(job), error)
-        await self._dead_letter_producer.send(topic, record.value, key=record.key)
+        await send_dead_letter(self._dead_letter_producer, topic, record, error)
 
     async def _name_slow_handlers(self) -> None:
         """Log the handlers that a rebalance would cancel."""

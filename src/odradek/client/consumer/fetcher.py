@@ -22,9 +22,10 @@ from odradek.client.tasks import ShieldedTaskGroup
 from odradek.core.fetch.cursor import Cursor
 from odradek.core.fetch.partition_set import PartitionSet
 from odradek.core.interfaces import ProtocolDriver, RoutingTable
-from odradek.errors import Closed, CorruptMessage, OdradekError
+from odradek.core.states import CursorState
+from odradek.errors import Closed, CorruptMessage, OdradekError, OffsetOutOfRange
 from odradek.io.notifier import Notifier
-from odradek.types import Position, TopicPartition
+from odradek.types import Position, StartPosition, TopicPartition
 
 __all__ = ["Fetcher"]
 
@@ -47,6 +48,7 @@ class Fetcher(PartitionSet):
         on_table: Called with every new routing table.
         on_resolved: Awaited with a partition and the position the broker named for it (start by meaning, or reset),
             before anything is fetched from there.
+        on_out_of_range: Called with a partition whose log does not have its position, before another one is asked for.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Fetcher(PartitionSet):
         *,
         on_table: Callable[[RoutingTable], None] | None = None,
         on_resolved: Callable[[TopicPartition, Position], Awaitable[None]] | None = None,
+        on_out_of_range: Callable[[TopicPartition], None] | None = None,
     ) -> None:
         self.available = Notifier()
         """Notified when records can be taken, or no more will come."""
@@ -69,7 +72,8 @@ class Fetcher(PartitionSet):
         """The error that ended a background task."""
         self.failure_seen = False
         """True once it was raised in the user's task."""
-        self._on_table, self._on_resolved = on_table, on_resolved
+        self._on_table, self._on_resolved, self._on_out_of_range = on_table, on_resolved, on_out_of_range
+        self._compared: RoutingTable | None = None
         self._tasks = ShieldedTaskGroup(self.fail)
         self._brokers: dict[int, BrokerFetcher] = {}
         self._skipping: WeakSet[Cursor] = WeakSet()
@@ -119,8 +123,39 @@ class Fetcher(PartitionSet):
         table = self.driver.metadata.table
         for cursor in cursors:
             self.insert(cursor)
+            self.compare_topic(cursor)
             self._assign_to_broker(cursor, table)
         self.available.notify()
+
+    def seek(self, partition: TopicPartition, start: StartPosition, skip: int = 0) -> None:
+        """Forget what was read ahead and continue from `start`, in the topic as it is known now. See `PartitionSet`."""
+        super().seek(partition, start, skip)
+        self.compare_topic(self.cursors[partition])
+
+    def topic_id(self, partition: TopicPartition) -> bytes | None:
+        """Return the id of the topic whose records are delivered of a partition now; None: not known."""
+        cursor = self.cursors.get(partition)
+        return None if cursor is None else cursor.topic_id
+
+    def compare_topics(self) -> None:
+        """Take in which topics there are now. Called before the result of a fetch counts, too: its records may be those
+        of a new log, at a position in the former one."""
+        table = self.driver.metadata.table
+        if table is not self._compared:
+            self._compared = table
+            for cursor in self.cursors.values():
+                self.compare_topic(cursor)
+
+    def compare_topic(self, cursor: Cursor) -> None:
+        """Reset a cursor, or let it fail, whose position is one in a topic that was deleted and made again."""
+        topic_id = self.driver.metadata.table.topic_id(cursor.partition.topic)
+        error = None if topic_id is None else cursor.compare_topic(topic_id, self.settings.policy.reset)
+        if error is None:
+            return
+        self.on_out_of_range(cursor, error)
+        self.on_stopped(cursor)
+        if cursor.quota is not None:
+            cursor.quota.scheduler.enqueue(cursor)
 
     def clear(self) -> None:
         """Drop every partition with everything read ahead. Responses in flight no longer matter."""
@@ -143,6 +178,7 @@ class Fetcher(PartitionSet):
         while True:
             if self._on_table is not None:
                 self._on_table(table)
+            self.compare_topics()
             for cursor in self.cursors.values():
                 cursor.replica = None  # another one may be nearer now: its leader knows
                 self._assign_to_broker(cursor, table)
@@ -153,8 +189,15 @@ class Fetcher(PartitionSet):
 
     # ---- called by broker fetchers ----
 
+    def on_out_of_range(self, cursor: Cursor, error: OffsetOutOfRange) -> None:
+        """Tell the owner that the position of a cursor is not in its log, and where it continues."""
+        if cursor.state is CursorState.RESOLVING:
+            log.warning("%s: %s; continuing at %r", cursor.partition, error.message(), cursor.start)
+        if self._on_out_of_range is not None and (cursor.at_end or not isinstance(cursor.start, int)):
+            self._on_out_of_range(cursor.partition)
+
     def on_stopped(self, cursor: Cursor) -> None:
-        """Deliver the error of a cursor that failed without a fetch, or count it as ended."""
+        """Deliver the error of a cursor that failed without a fetch, or count it as ended or restarted."""
         cursor.update()
         self.available.notify()
 

@@ -140,9 +140,11 @@ class Reader(PartitionReaderBase):
         """Return where reading continues after everything handed out so far, as a short text for `start` or `until`.
 
         Exact: inside a compressed message it counts the messages already handed out. Works after the block as well.
+        It has the ids of topics, where brokers have them: in a topic that was made again, its positions are out of
+        range.
         """
         exact = sorted(self._exact_positions().items())
-        at = [[p.topic, p.broker, p.partition, *position] for p, position in exact if position is not None]
+        at = [[p.topic, p.broker, p.partition, *_as_json(position)] for p, position in exact if position is not None]
         return json.dumps({"odradek": 1, "at": at}, separators=(",", ":"))
 
     def __repr__(self) -> str:
@@ -164,6 +166,7 @@ class Reader(PartitionReaderBase):
         self, positions: Mapping[TopicPartition, StartPosition | ExactPosition]
     ) -> dict[TopicPartition, ExactPosition]:
         """Resolve start positions to exact ones, concurrently."""
+        topic_id = self._driver.metadata.table.topic_id  # from before the requests
         wanted = {p: at for p, at in positions.items() if isinstance(at, PositionSpec | AtTime)}
         committed = self._fetcher.settings.decoder.read_committed
         resolved, errors = await resolve_positions(self._driver, wanted, read_committed=committed)
@@ -171,7 +174,8 @@ class Reader(PartitionReaderBase):
             raise error
         for partition in wanted.keys() - resolved.keys():
             raise TransportError(f"{partition}: no live broker serves it")
-        return {p: _as_exact(resolved.get(p, at)) for p, at in positions.items()}  # type: ignore[arg-type]
+        exact = {p: _as_exact(resolved.get(p, at)) for p, at in positions.items()}  # type: ignore[arg-type]
+        return {p: at._replace(topic_id=at.topic_id or topic_id(p.topic)) for p, at in exact.items()}
 
     def _add_new_partitions(self, table: RoutingTable) -> None:
         """Add partitions that were not there when the block was entered."""
@@ -221,12 +225,19 @@ def _as_exact(at: int | ExactPosition) -> ExactPosition:
     return at if isinstance(at, ExactPosition) else ExactPosition(Position(at))
 
 
+def _as_json(at: ExactPosition) -> list[int | str]:
+    """Return a position as a bookmark has it."""
+    return [at.position, at.inner, *([] if at.topic_id is None else [at.topic_id.hex()])]
+
+
 def _cursor(
     partition: TopicPartition, start: StartPosition | ExactPosition, until: ExactPosition | None = None
 ) -> Cursor:
-    end, inner = (None, 0) if until is None else until
+    end, inner, _ = (None, 0, None) if until is None else until
     if isinstance(start, ExactPosition):
-        return Cursor(partition, start.position, skip=start.inner, until=end, until_inner=inner)
+        return Cursor(
+            partition, start.position, skip=start.inner, until=end, until_inner=inner, topic_id=start.topic_id
+        )
     return Cursor(partition, start, until=end, until_inner=inner)
 
 
@@ -248,9 +259,9 @@ def _parse_bookmark(option: str, text: str) -> dict[TopicPartition, ExactPositio
             raise ValueError(f"version {token['odradek']}")
         return {
             _PARTITION(option, TopicPartition(topic, number, broker)): ExactPosition(
-                _START_POSITION(option, position), _INNER(option, inner)
+                _START_POSITION(option, position), _INNER(option, inner), *map(bytes.fromhex, topic_id)
             )
-            for topic, broker, number, position, inner in token["at"]
+            for topic, broker, number, position, inner, *topic_id in token["at"]
         }
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ConfigError(f"{option}={text[:80]!r} is not a bookmark: {error}") from error

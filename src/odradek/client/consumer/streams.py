@@ -60,6 +60,7 @@ class Stream(Generic[B]):
         self._rows_since_yield = 0
         self.batch: B | None = None
         """The batch whose records are being handed out one by one."""
+        self._topic_id: bytes | None = None  # of the topic that it is of
         self.last: Record | None = None
         """The record handed out last."""
 
@@ -164,6 +165,7 @@ class Stream(Generic[B]):
         if batch is None:
             raise StopAsyncIteration
         self.batch, self._rows = batch, iter(batch)
+        self._topic_id = self._fetcher.topic_id(batch.partition)
         return next(self._rows)
 
     def finish_current(self) -> None:
@@ -183,7 +185,7 @@ class Stream(Generic[B]):
             return None
         r = self.last
         inside = r.next_position <= r.position
-        return r.partition, ExactPosition(r.next_position, r.inner_index + 1 if inside else 0)
+        return r.partition, ExactPosition(r.next_position, r.inner_index + 1 if inside else 0, self._topic_id)
 
 
 class Batches(Generic[B]):

@@ -37,7 +37,7 @@ from odradek.errors import (
     UsageError,
 )
 from odradek.io.transport import on_asyncio
-from odradek.types import TopicPartition
+from odradek.types import Position, TopicPartition
 
 __all__ = ["Dispatcher"]
 
@@ -287,9 +287,11 @@ class Dispatcher:
 
     def _acknowledge(self, batch: ProduceBatch) -> None:
         result, topic = batch.result, batch.queue.topic
+        base, timestamp = (None, None) if result is None else (result.position, result.timestamp)
+        repeated = batch.may_be_written and batch.stamp is None
         for start, stop, send in batch.waiter_runs:
-            position, timestamp = (None, None) if result is None else (result.position, result.timestamp)
-            repeated = batch.may_be_written and batch.stamp is None
+            # A broker names the offset of the first record, and gives those behind it the following ones.
+            position = None if base is None else Position(base + start)
             send.add_ack(Ack(batch.partition, position, stop - start, self._options.acks != 0, repeated, timestamp))
         if not topic.registered:
             topic.registered = True

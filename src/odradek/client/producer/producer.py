@@ -191,12 +191,12 @@ class Producer:
         Cancellation: see the class; a failure of a record on its way goes to `failures`.
 
         Args:
-            value: The payload; None (a tombstone) is not supported by 0.7.
+            value: The payload; None is a tombstone (0.8.1 and later).
             key: Chooses the partition; 0.7 does not store it.
             partition: Send it there and nowhere else, and wait for its broker: a TopicPartition or, where partitions
                 have plain numbers (not in 0.7), a number.
-            headers: Names and values; not supported by 0.7.
-            timestamp: Milliseconds since the epoch; not supported by 0.7.
+            headers: Names and values (0.11 and later).
+            timestamp: Milliseconds since the epoch (0.10 and later); None: the time at which its batch is encoded.
 
         Raises:
             Rejected: It will never be written; its cause says why.

@@ -41,7 +41,9 @@ class Ack(NamedTuple):
 
     Args:
         partition: Where they are.
-        position: Where the batch they travelled in starts, if the cluster says so (0.7 does not).
+        position: Where the first of them is, if the cluster says so; the others are at the positions behind it, one
+            each. None from 0.7, whose brokers do not say where a record is (and count bytes); with `acks=0`; and where
+            a broker only says that it had the records from an earlier attempt.
         records: How many.
         confirmed: The broker has acknowledged them; in 0.7: it has appended what it accepts, which is neither flushed
             to disk nor visible to consumers yet. False: they were handed to the network (`acks=0`).

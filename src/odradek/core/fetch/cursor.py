@@ -16,7 +16,7 @@ from odradek.core.fetch.read_ahead import ReadAheadBudget
 from odradek.core.fetch.read_range import ExactPosition, ReadRange
 from odradek.core.interfaces import LogDecoder, PartitionFetch
 from odradek.core.states import CURSOR, CursorEvent, CursorState
-from odradek.errors import CorruptMessage, LogTruncated, OdradekError, OffsetOutOfRange
+from odradek.errors import CorruptMessage, LogTruncated, OdradekError, OffsetOutOfRange, TopicRecreated
 from odradek.types import Columns, Position, PositionSpec, StartPosition, TopicPartition
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class Cursor(QuotaMember):
         until: Where to end, or None: before the first message from there on, except `until_inner` of a wrapper there.
         until_inner: See `ExactPosition.inner`.
         stream: Which of a consumer's streams delivers it.
+        topic_id: Of the topic that `start` is a position in (`RoutingTable.topic_id`); None: not known.
     """
 
     __slots__ = (
@@ -82,6 +83,7 @@ class Cursor(QuotaMember):
         "start",
         "state",
         "stream",
+        "topic_id",
     )
 
     def __init__(
@@ -93,10 +95,11 @@ class Cursor(QuotaMember):
         until: Position | None = None,
         until_inner: int = 0,
         stream: int = 0,
+        topic_id: bytes | None = None,
     ) -> None:
         super().__init__()
         self.partition = partition
-        self.stream = stream
+        self.stream, self.topic_id = stream, topic_id
         self.state = CURSOR.start
         self.pause_reasons = _NO_REASONS
         """Why it is neither fetched nor delivered now: `user` (pause), `handlers` (they have enough of it)."""
@@ -135,10 +138,12 @@ class Cursor(QuotaMember):
         which a thread may be using."""
         if (first := self._first) is not None:
             row, inner = self._start, first.inner_indexes
-            return ExactPosition(Position(first.positions[row]), inner[row] if inner else 0)
+            return ExactPosition(Position(first.positions[row]), inner[row] if inner else 0, self.topic_id)
         if self.decoder is not None:
-            return self._range.continues_at(self._next)
-        return ExactPosition(Position(self.start), self._range.skip) if isinstance(self.start, int) else None
+            return self._range.continues_at(self._next)._replace(topic_id=self.topic_id)
+        if isinstance(self.start, int):
+            return ExactPosition(Position(self.start), self._range.skip, self.topic_id)
+        return None
 
     @property
     def assigned(self) -> bool:
@@ -197,8 +202,10 @@ class Cursor(QuotaMember):
         self.join(None)
 
     def seek(self, start: StartPosition, skip: int = 0) -> None:
-        """Forget everything and begin elsewhere. A fetch in flight no longer matters."""
+        """Forget everything and begin elsewhere, perhaps in another topic of this name. A fetch in flight no longer
+        matters."""
         self._transition(CursorEvent.SEEK)
+        self.topic_id = None
         self._forget_fetches()
         self._range.restart(skip)
         self._begin(start)
@@ -211,8 +218,11 @@ class Cursor(QuotaMember):
         """Continue, unless there is another reason to pause."""
         self.pause_reasons -= {reason}
 
-    def resolved(self, position: Position, decoder: LogDecoder) -> None:
-        """Begin at this position."""
+    def resolved(self, position: Position, decoder: LogDecoder, topic_id: bytes | None = None) -> None:
+        """Begin at this position, of this topic if it was asked for; one that was given is of the topic it was given
+        with."""
+        if not isinstance(self.start, int):
+            self.topic_id = topic_id
         self.start, self.decoder, self._next = position, decoder, position
         self.attempts = self.empty_responses = 0
         if not self._end_if_reached(position):
@@ -262,6 +272,23 @@ class Cursor(QuotaMember):
         self._transition(CursorEvent.FAIL)
         self.error = error
         self._tail = 0
+
+    def compare_topic(self, topic_id: bytes, reset: PositionSpec | None) -> TopicRecreated | None:
+        """Compare its topic with the one that brokers have now. If that is another one its position is out of range:
+        continue at `reset`, or fail. What is queued is delivered first; a fetch in flight no longer matters, for it may
+        bring records of either log. Returns the error then."""
+        if not isinstance(self.start, int):
+            return None  # it is yet to be asked for
+        known = self.topic_id = self.topic_id or topic_id
+        if known == topic_id or self.state is CursorState.UNASSIGNED or self.at_end:
+            return None
+        error = TopicRecreated(str(self.partition), self.start if self.decoder is None else self._next)
+        self.fetch = None
+        if reset is None:
+            self.fail(error)
+        else:
+            self._restart(reset)
+        return error
 
     # ---- responses ----
 
@@ -315,16 +342,19 @@ class Cursor(QuotaMember):
         if out_of_range and self._drop_tail():
             self._transition(CursorEvent.RECEIVE)  # the message boundary may still be there
         elif out_of_range and reset is not None:
-            self._transition(CursorEvent.OUT_OF_RANGE)
-            # Resolved once everything queued is delivered.
-            self.start = Position(error.end) if isinstance(error, LogTruncated) else reset
-            self.decoder = None
-            self._range.skip = self._tail = 0
+            self._restart(Position(error.end) if isinstance(error, LogTruncated) else reset)
         elif error.retriable:
             self._drop_tail()
             self.attempts += 1
         else:
             self.fail(error)
+
+    def _restart(self, start: StartPosition) -> None:
+        """Continue from elsewhere: it is resolved once everything queued is delivered."""
+        self._transition(CursorEvent.OUT_OF_RANGE)
+        self.start = start
+        self.decoder = None
+        self._range.skip = self._tail = 0
 
     def _accept_empty(self) -> None:
         """The log has nothing after what was fetched. That is an error when it ends inside the message that should be

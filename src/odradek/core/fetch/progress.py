@@ -56,6 +56,7 @@ class DeliveredSpan:
     def leave_to_transactions(self) -> None:
         """Leave the positions of its partition to transactions: nothing else stores them from now on."""
         self._progress.stored_by_transactions = True
+        self._progress.committed = None  # the transaction may store a position whatever becomes of its end
 
     def done(self) -> bool:
         """Mark all of it as done. Returns False if that no longer counts: its partition was revoked, lost or moved."""
@@ -81,7 +82,9 @@ class PartitionProgress:
 
     Args:
         position: Where delivery starts; everything before it counts as processed. None: not known yet.
-        committed: The position that is stored now, or None.
+        committed: The position that is stored now; None: there is none, or a commit of unknown outcome may have
+            replaced it.
+        topic_id: Of the topic that these are positions in; None: not known.
     """
 
     __slots__ = (
@@ -90,13 +93,21 @@ class PartitionProgress:
         "_last",
         "committed",
         "in_hand",
+        "log_gone",
         "outstanding",
         "state",
         "stored_by_transactions",
+        "topic_id",
     )
 
-    def __init__(self, position: Position | None, committed: Position | None = None) -> None:
+    def __init__(
+        self, position: Position | None, committed: Position | None = None, topic_id: bytes | None = None
+    ) -> None:
         self.state = OWNERSHIP.start
+        self.topic_id = topic_id
+        self.log_gone = False
+        """The log no longer has what was delivered: it may be processed, but its positions say nothing about the log
+        that is there now, and none is committed until another one is known (`restart`)."""
         self._floor = position
         self._first: DeliveredSpan | None = None
         self._last: DeliveredSpan | None = None
@@ -115,8 +126,8 @@ class PartitionProgress:
 
     @property
     def counts(self) -> bool:
-        """True while marks count: the partition was not released, lost or moved."""
-        return self.state is not OwnershipState.ENDED
+        """True while marks count: the partition was not released, lost or moved, and its log is still there."""
+        return self.state is not OwnershipState.ENDED and not self.log_gone
 
     def deliver(self, next_position: Position) -> DeliveredSpan:
         """Record that the records up to `next_position` are delivered to the user now."""
@@ -141,7 +152,7 @@ class PartitionProgress:
     def to_commit(self) -> Position | None:
         """`position` if it is known and not stored already, nor to be stored by a transaction, else None."""
         position = self.position
-        return None if position == self.committed or self.stored_by_transactions else position
+        return None if position == self.committed or self.stored_by_transactions or self.log_gone else position
 
     def position_after(self, spans: Collection[DeliveredSpan]) -> Position | None:
         """Return the position that may be committed once these spans are done; None if a span before them is not."""
@@ -151,11 +162,17 @@ class PartitionProgress:
             span = span._next
         return None if left else position
 
-    def restart(self, position: Position | None) -> PartitionProgress:
-        """Return the progress of the same partition from another position (seek, reset). Marks for records delivered
-        before no longer count."""
+    def compare_topic(self, topic_id: bytes | None) -> None:
+        """Compare its topic with the one that brokers have now; None: not known."""
+        self.topic_id = self.topic_id or topic_id
+        if topic_id not in (None, self.topic_id):
+            self.log_gone = True
+
+    def restart(self, position: Position | None, topic_id: bytes | None = None) -> PartitionProgress:
+        """Return the progress of the same partition from another position (seek, reset), in this topic. Marks for
+        records delivered before no longer count. What was stored for a log that is gone may be gone with it."""
         self.apply(OwnershipEvent.MOVE)
-        return PartitionProgress(position, self.committed)
+        return PartitionProgress(position, None if self.log_gone else self.committed, topic_id)
 
     def _merge(self, span: DeliveredSpan) -> None:
         """Join a span that is done with its finished neighbours, and forget it when it is the first."""

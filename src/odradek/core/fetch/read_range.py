@@ -12,10 +12,12 @@ __all__ = ["ExactPosition", "ReadRange"]
 
 class ExactPosition(NamedTuple):
     """A place between two messages: a position, and how many messages of a compressed wrapper that starts there were
-    delivered already (positions inside a wrapper do not exist, specification 2.3)."""
+    delivered already (positions inside a wrapper do not exist, specification 2.3). With the id of the topic, if there
+    is one: in another topic of the same name it is no place at all."""
 
     position: Position
     inner: int = 0
+    topic_id: bytes | None = None
 
 
 class ReadRange:

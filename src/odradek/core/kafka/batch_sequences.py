@@ -5,21 +5,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from odradek.core.interfaces import PartitionBatch, PartitionResult
 from odradek.core.kafka.broker_errors import broker_error
-from odradek.core.kafka.producer_state import MAX_IN_FLIGHT, Decision, IdempotentProducer, NextStep, Stamp
+from odradek.core.kafka.producer_state import MAX_IN_FLIGHT, IdempotentProducer, NextStep, Stamp
 from odradek.errors import BrokerError, Fenced, MessageTooLarge
+from odradek.types import TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 
 __all__ = ["BatchSequences", "stamp_of"]
 
-_AGAIN = (NextStep.RETRY, NextStep.REFRESH, NextStep.REINITIALIZE)
-_ABOUT_STAMPS = frozenset(
-    {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH}
-)
-"""Errors that say nothing about a batch which has got another stamp since that attempt."""
+_AGAIN = (NextStep.RETRY, NextStep.REFRESH)
 
 
 def stamp_of(batch: PartitionBatch) -> Stamp | None:
@@ -58,19 +55,14 @@ class BatchSequences:
         self._enabled = False
 
     def set_identity(self, producer_id: int, epoch: int) -> None:
-        """Apply an identity from the cluster. Batches that waited for it get new stamps."""
-        self._restamp(self.producer.identify(producer_id, epoch))
+        """Apply an identity from the cluster."""
+        self.producer.identify(producer_id, epoch)
 
     def may_send(self, batch: PartitionBatch) -> bool:
-        """Return True if a batch may be sent now: any number of those with stamps, since the accumulator keeps their
-        order; but only the first as long as the broker does not know the producer."""
-        producer = self.producer
-        if producer.identity is None or not self._enabled:
+        """Return True if a batch may be sent now, as far as other batches of its partition are concerned."""
+        if not (self._enabled and self.ready):
             return True
-        stamp = stamp_of(batch)
-        if producer.is_established(batch.partition):
-            return stamp is not None or producer.can_send(batch.partition)
-        return producer.is_idle(batch.partition) if stamp is None else producer.is_first(stamp)
+        return self.producer.can_send(batch.partition, stamp_of(batch))
 
     def assign(self, batch: PartitionBatch) -> None:
         """Set the stamp of a batch that is about to be sent for the first time."""
@@ -87,17 +79,26 @@ class BatchSequences:
             return result
         if stamp.records > 1 and (isinstance(error, MessageTooLarge) or result.record_errors):
             return result  # it will be divided, or released
-        code = _code(error)
-        if code in _ABOUT_STAMPS and result.stamp != stamp:
-            return self._meaning(Decision(NextStep.RETRY), result)  # the stamp has changed since it was sent
-        offset = -1 if result.position is None else result.position
-        log_start = -1 if result.log_start is None else result.log_start
-        decision = self.producer.answered(stamp, code, offset, log_start)
-        if decision.step not in _AGAIN:
+        step = self.producer.answered(
+            stamp,
+            _code(error),
+            -1 if result.position is None else result.position,
+            -1 if result.log_start is None else result.log_start,
+            may_be_written=batch.may_be_written or (error is not None and error.sent),
+        )
+        if step not in _AGAIN:
             self._batches.pop(stamp, None)
-        if decision.restamped:
-            self._restamp(decision.restamped)  # after that: another batch may have got the number of this one
-        return self._meaning(decision, result)
+        return self._meaning(step, result)
+
+    def resolve_refusals(self, partition: TopicPartition) -> Sequence[PartitionBatch]:
+        """Return the batches that cannot be sent again (see `ProducerSequences.resolve_refusals`)."""
+        abandoned, renewed = self.producer.resolve_refusals(
+            partition, lambda stamp: self._batches[stamp].may_be_written
+        )
+        for stamp in renewed:
+            batch = self._batches.pop(stamp)
+            batch.stamp = batch.encoded = None
+        return [self._batches.pop(stamp) for stamp in abandoned]
 
     def divide(self, batch: PartitionBatch, parts: Sequence[PartitionBatch]) -> None:
         """Move the numbers of a batch to parts of it (see `ProducerSequences.divide`)."""
@@ -105,8 +106,7 @@ class BatchSequences:
         if stamp is None or self._batches.get(stamp) is not batch:
             return
         del self._batches[stamp]
-        stamps, restamped = self.producer.divide(stamp, [len(part.records) for part in parts])
-        self._restamp(restamped)
+        stamps = self.producer.divide(stamp, [len(part.records) for part in parts])
         for part, own in zip(parts, stamps, strict=True):
             part.stamp = own
             self._batches[own] = part
@@ -117,20 +117,11 @@ class BatchSequences:
         if stamp is None or self._batches.get(stamp) is not batch:
             return
         del self._batches[stamp]
-        if may_be_written:
-            self.producer.expire(stamp)
-        else:
-            self._restamp(self.producer.withdraw(stamp))
+        self.producer.give_up(stamp, may_be_written=may_be_written)
 
-    def _restamp(self, restamped: Mapping[Stamp, Stamp]) -> None:
-        batches = {new: batch for old, new in restamped.items() if (batch := self._batches.pop(old, None)) is not None}
-        for stamp, batch in batches.items():
-            batch.stamp = stamp
-        self._batches |= batches
-
-    def _meaning(self, decision: Decision, result: PartitionResult) -> PartitionResult:
+    def _meaning(self, step: NextStep, result: PartitionResult) -> PartitionResult:
         """Return the result with an error whose attributes say what the decision is."""
-        step, error = decision.step, result.error
+        error = result.error
         if step is NextStep.DONE:
             return result
         if step is NextStep.DUPLICATE:

@@ -14,7 +14,7 @@ from typing import Any
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.group_effects import Assign, Effect, Fail, GroupCoordinator, Lost, ResolveTopics, Revoke, Send
 from odradek.core.kafka.in_flight import InFlight
-from odradek.core.kafka.member_states import MemberSettings
+from odradek.core.kafka.member_states import MAX_UNKNOWN_ERRORS, MemberSettings, loss_reason
 from odradek.core.kafka.transaction_requests import GroupMetadata
 from odradek.core.states import Machine
 from odradek.errors import Fenced, LocalProtocolError, OdradekError, Unsupported
@@ -120,6 +120,7 @@ class ConsumerGroupMember:
         self._had_regex = bool(regex)
         self._effects: list[Effect] = []
         self._in_flight = InFlight[Request[Any]]()
+        self._unknown_errors = 0  # in a row
         self._heartbeat_at = 0.0
         self._interval_s = settings.heartbeat_interval_s
 
@@ -152,12 +153,18 @@ class ConsumerGroupMember:
 
     # ---- calls ----
 
-    def heartbeat_answered(self, request: Request[Any], response: Response) -> None:
-        """Handle the response to a `heartbeat` that was not an effect of this member: the next one is sent at once. It
-        has every field, so that its response repeats the assignment, and the error."""
-        if self.state in _JOINED and isinstance(response, ConsumerGroupHeartbeatResponse):
-            self._sent = {}
-            self._heartbeat_at = 0.0
+    def heartbeat_answered(self, request: Request[Any], response: Response | None) -> None:
+        """Take in that a `heartbeat` was sent that is no effect of this member: the next one is sent at once. It has
+        every field, so that its response repeats the assignment, and the error.
+
+        Args:
+            request: The heartbeat.
+            response: Its response; None if there is none, or none yet: the coordinator may be an epoch ahead.
+        """
+        if self.state not in _JOINED:
+            return
+        self._say_everything()
+        if isinstance(response, ConsumerGroupHeartbeatResponse):
             self.epoch = max(self.epoch, response.member_epoch)
 
     def subscribe(self, topics: frozenset[str], regex: str = "") -> None:
@@ -166,18 +173,22 @@ class ConsumerGroupMember:
             self.topics, self.regex, self._heartbeat_at = topics, regex, 0.0
             self._had_regex = self._had_regex or bool(regex)
 
-    def commit_refused(self, token: GroupMetadata, code: int) -> None:
+    def commit_refused(self, token: GroupMetadata, code: int) -> bool:
         """Handle an error in a response to OffsetCommit: the next heartbeat is sent at once, if its response can have
         the newer epoch or say that the member is gone.
 
         Args:
             token: The token that was sent. A refusal for an older epoch says nothing about this one.
             code: The error. One that only the commit has to react to changes nothing here.
+
+        Returns:
+            False: a newer token is no answer to an error that ends the partitions of the member.
         """
         if self.state in _ACTIVE and code in _MOVED:
             self.coordinator = None
         elif token == self.fence and (code in _FENCING or code == ErrorCode.STALE_MEMBER_EPOCH):
             self._heartbeat_at = 0.0
+        return False
 
     def resolved(self, names: Mapping[bytes, str]) -> None:
         """Apply the names of topics that `ResolveTopics` requested. Topics that are still unknown wait until the
@@ -268,6 +279,10 @@ class ConsumerGroupMember:
     def _send(self, request: Request[Any], node: GroupCoordinator | None = None) -> None:
         self._effects.append(Send(self._in_flight.send(request), node))
 
+    def _say_everything(self) -> None:
+        """Send the next heartbeat at once, and with every field."""
+        self._sent, self._heartbeat_at = {}, 0.0
+
     def _next_heartbeat(self) -> ConsumerGroupHeartbeatRequest:
         """Return the heartbeat that leaves, or one with the fields that differ from those sent last."""
         if self.state is _S.LEAVING:
@@ -313,14 +328,22 @@ class ConsumerGroupMember:
             if _is_leaving(sent):
                 self._go(_E.LEFT)
             return
-        if response.error_code:
+        if response.error_code == ErrorCode.FENCED_MEMBER_EPOCH and self._was_overtaken(sent):
+            self._say_everything()
+        elif response.error_code:
             self._react(ErrorCode(response.error_code), now, backoff_s, response.error_message)
-            return
+        else:
+            self._receive_assignment(response, now)
+
+    def _receive_assignment(self, response: ConsumerGroupHeartbeatResponse, now: float) -> None:
+        self._unknown_errors = 0
         self.member_id = response.member_id or self.member_id
-        self.epoch = max(self.epoch, response.member_epoch)  # `heartbeat_answered` may have had a newer one
+        self.epoch = max(self.epoch, response.member_epoch)
         if response.heartbeat_interval_ms > 0:
             self._interval_s = response.heartbeat_interval_ms / 1000
         self._heartbeat_at = min(self._heartbeat_at, now + self._interval_s)
+        if not self._sent:  # `heartbeat_answered` since this one left: a later one may have given back what this gives
+            return
         joins = self.state is _S.JOINING
         if joins:
             self._go(_E.JOINED)
@@ -334,6 +357,13 @@ class ConsumerGroupMember:
         self._reconcile()
         if joins and not self._target:
             self._effects.append(Assign(frozenset()))  # a member of the group, although nothing is left for it
+
+    def _was_overtaken(self, sent: Request[Any]) -> bool:
+        """Return True if the coordinator may have refused a heartbeat only because another one, on another connection,
+        was answered before it: it has an older epoch, or it lacks the partitions, without which coordinators do not
+        take the epoch before theirs."""
+        assert isinstance(sent, ConsumerGroupHeartbeatRequest)
+        return sent.member_epoch < self.epoch or sent.topic_partitions is None
 
     def _reconcile(self) -> None:
         """Take the next step towards the known part of the target: give up what it lacks, then take what is new."""
@@ -357,16 +387,18 @@ class ConsumerGroupMember:
 
     def _react(self, error: ErrorCode, now: float, backoff_s: float, text: str | None = None) -> None:
         self._sent = {}  # the coordinator may not have read the refused heartbeat
+        self._unknown_errors = self._unknown_errors + 1 if error == ErrorCode.UNKNOWN_SERVER_ERROR else 0
         if error in _FENCING:
             if self.state is _S.JOINING:
                 self._in_flight.back_off(now, backoff_s)  # a heartbeat that joins cannot name a wrong epoch
-            self._drop()
+            self._drop(loss_reason(error))
             self._go(_E.FENCED)
             self._target, self.epoch = None, JOIN_EPOCH
         elif error in _MOVED:
             self._find_coordinator(now, backoff_s)
-        elif error.retriable or (error == ErrorCode.UNRELEASED_INSTANCE_ID and self.state is _S.JOINING):
-            self._in_flight.back_off(now, backoff_s)  # also until the session of this one's predecessor has timed out
+        elif self._passes(error):
+            # Also until the session of this one's predecessor has timed out, where a static member joins.
+            self._in_flight.back_off(now, backoff_s)
         elif error == ErrorCode.UNSUPPORTED_VERSION:
             self._fail(Unsupported("the consumer group protocol of KIP-848", "a cluster with group.version 1 or later"))
         elif error in (ErrorCode.FENCED_INSTANCE_ID, ErrorCode.UNRELEASED_INSTANCE_ID):
@@ -375,19 +407,25 @@ class ConsumerGroupMember:
             what = f"heartbeat of group {self.settings.group}"
             self._fail(broker_error(error, f"{what}: {text}" if text else what))
 
+    def _passes(self, error: ErrorCode) -> bool:
+        """Return True if the same heartbeat may succeed later."""
+        if error == ErrorCode.UNKNOWN_SERVER_ERROR:
+            return self._unknown_errors <= MAX_UNKNOWN_ERRORS
+        return error.retriable or (error == ErrorCode.UNRELEASED_INSTANCE_ID and self.state is _S.JOINING)
+
     def _find_coordinator(self, now: float, backoff_s: float) -> None:
         self.coordinator = None
         self._in_flight.back_off(now, backoff_s)
         self._heartbeat_at = 0.0
 
-    def _drop(self) -> None:
+    def _drop(self, reason: str) -> None:
         self._revoking = None
         if self.owned:
-            self._effects.append(Lost(self.owned))
+            self._effects.append(Lost(self.owned, reason))
             self.owned = frozenset()
 
     def _fail(self, error: OdradekError) -> None:
-        self._drop()
+        self._drop(str(error))
         self._go(_E.FAIL)
         self._effects.append(Fail(error))
 

@@ -32,8 +32,9 @@ _FETCH_STEPS: Mapping[int, FetchStep] = {
     ErrorCode.UNKNOWN_SERVER_ERROR: FetchStep.RETRY,
     # The position must not move past damaged data, and another attempt gets the same bytes.
     ErrorCode.CORRUPT_MESSAGE: FetchStep.RAISE,
-    # The leader does not know of its own election yet, or not yet how far consumers may read.
-    ErrorCode.UNKNOWN_LEADER_EPOCH: FetchStep.RETRY,
+    # The leader does not know of its own election yet, or not yet how far consumers may read. Or the topic was made
+    # again, and its epochs have begun again: the metadata says so (2.4 to 2.7, where topics have no ids).
+    ErrorCode.UNKNOWN_LEADER_EPOCH: FetchStep.REFRESH,
     ErrorCode.OFFSET_NOT_AVAILABLE: FetchStep.REFRESH,
 }
 

@@ -1,8 +1,9 @@
 """Fetch sessions: build the next Fetch request for a broker (KIP-227; specification 4.7).
 
 In a session the broker remembers the partitions and their positions: a request has only those that changed, and a
-response only those with new data. A session belongs to the broker of one connection. Whenever its state is in doubt,
-the next request is a full one.
+response only those with new data. It names partitions as the version of the request does that opened the session: by
+topic up to version 12, by topic id from 13 on. A session belongs to the broker of one connection. Whenever its state is
+in doubt, the next request is a full one; what a response says of partitions is valid in any case.
 """
 
 from __future__ import annotations
@@ -29,6 +30,14 @@ NO_SESSION = 0
 FIRST_EPOCH = 0
 LAST_EPOCH = 0x7FFFFFFF
 WITHOUT_SESSION = -1
+
+_REFUSALS = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
 
 
 class FetchSessionState(Enum):
@@ -95,6 +104,8 @@ class FetchRequestSettings:
         max_bytes: Limit of the response (bytes); the first batch may be larger.
         read_committed: True to leave out open and aborted transactions.
         rack: The rack of the client, for fetching from the nearest replica.
+        by_id: The version of the request names topics by id (`BrokerVersions.names_topics_by_id`), and so does its
+            session. That ids are known does not decide it.
     """
 
     max_wait_ms: int = 500
@@ -102,6 +113,7 @@ class FetchRequestSettings:
     max_bytes: int = 50 << 20
     read_committed: bool = False
     rack: str = ""
+    by_id: bool = False
 
 
 @dataclass(slots=True)
@@ -109,7 +121,7 @@ class FetchSession:
     """The session with one broker, for one request at a time.
 
     Args:
-        enabled: False for a broker without sessions (`BrokerVersions.has_fetch_sessions`), or not to use them.
+        enabled: False not to use sessions.
     """
 
     enabled: bool = True
@@ -117,6 +129,7 @@ class FetchSession:
     session_id: int = NO_SESSION
     epoch: int = FIRST_EPOCH
     _remembered: dict[TopicPartition, FetchPosition] = field(default_factory=dict)
+    _by_id: bool = False
 
     def __post_init__(self) -> None:
         if not self.enabled:
@@ -129,8 +142,9 @@ class FetchSession:
 
     def request(self, wanted: Mapping[TopicPartition, FetchPosition], settings: FetchRequestSettings) -> FetchRequest:
         """Return the request to fetch these partitions, and only them."""
-        if self._uses_ids(self._remembered) != self._uses_ids(wanted) and self._remembered:
-            self._doubt()  # a session is by name or by id
+        if settings.by_id is not self._by_id:
+            self._doubt()  # the broker is of another release by now, or the id of a topic is not known yet
+        self._by_id = settings.by_id
         full = self.is_full
         send = wanted if full else {p: pos for p, pos in wanted.items() if self._remembered.get(p) != pos}
         forget = () if full else [p for p in self._remembered if self._is_forgotten(p, wanted)]
@@ -149,25 +163,31 @@ class FetchSession:
         return request
 
     def answered(self, response: FetchResponse) -> bool:
-        """Apply a response. Return True if its partitions are valid, False if they must be requested again."""
+        """Apply a response. Return False if the broker has refused the session and done nothing else: then the same
+        has to be requested again."""
         if response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
             self._after(FetchSessionEvent.FORGOTTEN)
-            return False
-        if response.error_code or not self._fits(response):
+        elif response.error_code:
             self._doubt()
-            return False
-        if response.session_id == NO_SESSION:
-            self._after(FetchSessionEvent.REFUSED)
         else:
-            following = 1 if self.epoch == LAST_EPOCH else self.epoch + 1
-            self._after(FetchSessionEvent.GRANTED, response.session_id, following)
-        return True
+            self._continue(response)
+        return response.error_code not in _REFUSALS or bool(response.responses)
 
     def connection_lost(self) -> None:
         """Handle a request without a response: the broker may or may not have raised the epoch."""
         self._doubt()
 
     # ---- inside ----
+
+    def _continue(self, response: FetchResponse) -> None:
+        fits = self._fits(response)
+        if response.session_id == NO_SESSION:
+            self._after(FetchSessionEvent.REFUSED)
+        else:
+            following = 1 if self.epoch == LAST_EPOCH else self.epoch + 1
+            self._after(FetchSessionEvent.GRANTED, response.session_id, following)
+        if not fits:
+            self._doubt()  # the next request names the session that was granted, and so closes it
 
     def _doubt(self) -> None:
         self._after(FetchSessionEvent.DOUBTED, self.session_id)
@@ -182,22 +202,20 @@ class FetchSession:
         them. A throttled full response may be empty."""
         if self.state is FetchSessionState.OFF:
             return True
-        ids = self._uses_ids(self._remembered)
-        known = {(pos.topic_id if ids else p.topic, p.partition) for p, pos in self._remembered.items()}
+        by_id = self._by_id
+        known = {(pos.topic_id if by_id else p.topic, p.partition) for p, pos in self._remembered.items()}
         answered = {
-            (t.topic_id if ids else t.topic, p.partition_index) for t in response.responses for p in t.partitions
+            (t.topic_id if by_id else t.topic, p.partition_index) for t in response.responses for p in t.partitions
         }
         if self.is_full:
             return answered == known or not answered
         return answered <= known
 
-    @staticmethod
-    def _uses_ids(positions: Mapping[TopicPartition, FetchPosition]) -> bool:
-        return bool(positions) and all(position.topic_id != ZERO_UUID for position in positions.values())
-
     def _is_forgotten(self, partition: TopicPartition, wanted: Mapping[TopicPartition, FetchPosition]) -> bool:
         position = wanted.get(partition)
-        return position is None or position.topic_id != self._remembered[partition].topic_id
+        if position is None:
+            return True
+        return self._by_id and position.topic_id != self._remembered[partition].topic_id
 
     def _forgotten(self, partitions: Iterable[TopicPartition]) -> tuple[ForgottenTopic, ...]:
         topics: dict[tuple[str, bytes], list[int]] = {}

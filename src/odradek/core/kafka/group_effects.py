@@ -7,7 +7,7 @@ the time that `tick` returns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from odradek.errors import OdradekError
@@ -59,9 +59,15 @@ class Assign:
 @dataclass(frozen=True, slots=True)
 class Lost:
     """Stop fetching these partitions at once. Their offsets can no longer be committed: other members may already
-    have the partitions."""
+    have the partitions.
+
+    Args:
+        partitions: The partitions.
+        reason: What has happened, for the log.
+    """
 
     partitions: frozenset[TopicPartition]
+    reason: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,48 +5,47 @@ A consumer that continues at a committed position compares its epoch with the lo
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable
 
 from odradek.types import TopicPartition
 
 __all__ = ["LeaderEpochs"]
 
 NO_EPOCH = -1
-MAX_EPOCHS = 32
-"""Epochs that are remembered of each partition: the later ones."""
+MAX_SPANS = 32
+"""Parts of the log that are remembered of each partition: the later ones."""
 
 
 class LeaderEpochs:
-    """The first positions read in each epoch, by partition. All readers and consumers of a cluster share one: a record
-    has the same epoch for all of them."""
+    """The parts of logs that were read, each with the epoch of the leader that wrote it. All readers and consumers of a
+    cluster share one: a record has the same epoch for all of them."""
 
     def __init__(self) -> None:
-        self._read: dict[TopicPartition, list[tuple[int, int]]] = {}  # position and epoch, both ascending
+        self._read: dict[TopicPartition, list[tuple[int, int, int]]] = {}  # first, behind, epoch; apart, ascending
         self._committed: dict[TopicPartition, tuple[int, int]] = {}  # position, and the epoch of the record before it
 
-    def record(self, partition: TopicPartition, position: int, epoch: int) -> None:
-        """Remember that what was read from `position` on, up to wherever, ended in this epoch.
+    def record(self, partition: TopicPartition, first: int, behind: int, epoch: int) -> None:
+        """Remember that all records from `first` up to `behind`, without it, were read and have this epoch.
 
-        A log whose epochs do not ascend is another one than before: what was read of that is forgotten.
+        Epochs ascend in a log. If what was read before contradicts, it is forgotten: the log was truncated, or it is
+        another one.
         """
-        known = self._read.setdefault(partition, [])
-        index = bisect_right(known, position, key=_position)
-        if index and known[index - 1][1] == epoch:
-            return
-        following = known[index] if index < len(known) else None
-        if following is not None and following[1] == epoch:
-            known[index] = (position, epoch)
-        elif (index and known[index - 1][1] > epoch) or (following is not None and following[1] < epoch):
-            self._read[partition] = [(position, epoch)]
-        else:
-            known.insert(index, (position, epoch))
-            del known[:-MAX_EPOCHS]
+        known = self._read.get(partition, [])
+        if any(not _agree(span, first, behind, epoch) for span in known):
+            known = []
+        touching = [span for span in known if span[2] == epoch and span[0] <= behind and first <= span[1]]
+        whole = min([first, *(span[0] for span in touching)]), max([behind, *(span[1] for span in touching)]), epoch
+        apart = [span for span in known if span not in touching]
+        self._read[partition] = sorted([*apart, whole])[-MAX_SPANS:]
 
     def before(self, partition: TopicPartition, position: int) -> int:
-        """Return the epoch of the record before a position; -1 if it was not read."""
+        """Return the epoch of the record right before a position; -1 if that was not read.
+
+        Never that of an earlier one: the next member would find that this epoch ends before the position in the log,
+        take the log for truncated, and rewind.
+        """
         known = self._read.get(partition, ())
-        index = bisect_left(known, position, key=_position)
-        return known[index - 1][1] if index else NO_EPOCH
+        return next((epoch for first, behind, epoch in known if first < position <= behind), NO_EPOCH)
 
     def record_committed(self, partition: TopicPartition, position: int, epoch: int) -> None:
         """Remember the epoch that a committed position was read with."""
@@ -65,10 +64,18 @@ class LeaderEpochs:
         committed, epoch = self._committed.get(partition, (-1, NO_EPOCH))
         return epoch if committed == position and epoch <= leader_epoch else NO_EPOCH
 
-    def forget_committed(self, partition: TopicPartition) -> None:
-        """Forget a committed position whose epoch the log does not have."""
-        self._committed.pop(partition, None)
+    def forget_topics(self, names: Collection[str]) -> None:
+        """Forget what was read of topics that were made again: their epochs begin again, too."""
+        for known in (self._read, self._committed):
+            for partition in [partition for partition in known if partition.topic in names]:
+                del known[partition]
+
+    def forget_committed(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forget committed positions whose epoch the logs do not have."""
+        for partition in partitions:
+            self._committed.pop(partition, None)
 
 
-def _position(entry: tuple[int, int]) -> int:
-    return entry[0]
+def _agree(span: tuple[int, int, int], first: int, behind: int, epoch: int) -> bool:
+    """Return True if a part of a log can be in the same log as another one."""
+    return span[2] == epoch or (span[1] <= first if span[2] < epoch else behind <= span[0])

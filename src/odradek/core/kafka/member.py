@@ -18,11 +18,13 @@ from odradek.core.kafka.in_flight import InFlight
 from odradek.core.kafka.member_requests import heartbeat_request, join_request, leave_request, sync_request
 from odradek.core.kafka.member_states import (
     ACTIVE,
+    MAX_UNKNOWN_ERRORS,
     MEMBER,
     ClassicMemberEvent,
     ClassicMemberState,
     MemberReaction,
     MemberSettings,
+    loss_reason,
     reaction_to,
 )
 from odradek.core.kafka.subscription import decode_assignment, decode_member, encode_subscription
@@ -75,6 +77,7 @@ class Member:
         self._effects: list[Effect] = []
         self._in_flight = InFlight[Request[Any]]()
         self._heartbeat_at = self._session_ends = 0.0
+        self._unknown_errors = 0  # in a row
         self._rejoin = False
         self._revoking: Revoke | None = None
         self._protocol = ""
@@ -112,8 +115,8 @@ class Member:
 
     # ---- calls ----
 
-    def heartbeat_answered(self, request: Request[Any], response: Response) -> None:
-        """Handle the response to a `heartbeat` that was not an effect of this member."""
+    def heartbeat_answered(self, request: Request[Any], response: Response | None) -> None:
+        """Handle the response to a `heartbeat` that was not an effect of this member; None if there is none yet."""
         if isinstance(response, HeartbeatResponse) and response.error_code and request == self.heartbeat:
             self.commit_refused(self.fence, response.error_code)
 
@@ -127,24 +130,34 @@ class Member:
         if self._leader is not None and self._leader.must_rejoin(topics):
             self._rejoin = True
 
-    def commit_refused(self, token: GroupMetadata, code: int) -> None:
+    def commit_refused(self, token: GroupMetadata, code: int) -> bool:
         """Handle an error in a response to OffsetCommit.
 
         Args:
             token: The token that was sent. A refusal for an older generation says nothing about this one.
             code: The error. One that only the commit has to react to changes nothing here.
+
+        Returns:
+            True if a newer token may be accepted: this member has left the generation of `token` behind, or is about
+            to. A group of members of both protocols begins the next generation of a classic member when its JoinGroup
+            arrives, and refuses the one before from then on.
         """
-        if self.state not in (_S.UNJOINED, _S.REVOKING, _S.ASSIGNING, _S.STABLE):
-            return  # it leaves; or it joins, and the request in flight gets the same answer
         reaction = reaction_to(ErrorCode(code))
+        joins = self.state in (_S.UNJOINED, _S.JOINING, _S.SYNCING)
+        is_older = token != self.fence and self.generation != NO_GENERATION
+        if reaction in _GONE and (joins or is_older):  # JoinGroup or SyncGroup will tell if the member is gone
+            return self.state in ACTIVE and reaction is not MemberReaction.FENCED
+        if self.state not in (_S.UNJOINED, _S.REVOKING, _S.ASSIGNING, _S.STABLE):
+            return False  # it leaves; or it joins, and the request in flight gets the same answer
         if reaction is MemberReaction.FIND_COORDINATOR:
             self.coordinator = None
         elif token != self.fence or self.generation == NO_GENERATION:
-            return
+            return False
         elif reaction in _GONE:
             self._react(ErrorCode(code), "OffsetCommit", 0.0, 0.0)
         elif reaction is MemberReaction.REJOIN and self.state is _S.STABLE:
             self._rejoin = True
+        return False
 
     def assign(self, topics: Topics) -> None:
         """Compute the assignment of the group, as `Compute` requests. Without effect if the generation has ended."""
@@ -209,6 +222,8 @@ class Member:
         sent = self._in_flight.complete(self)
         if self.has_ended:
             return
+        if not getattr(response, "error_code", 0):
+            self._unknown_errors = 0
         match response:
             case FindCoordinatorResponse():
                 self._receive_coordinator(response, now, backoff_s)
@@ -376,6 +391,9 @@ class Member:
 
     def _react(self, error: ErrorCode, api: str, now: float, backoff_s: float) -> None:
         reaction = reaction_to(error)
+        self._unknown_errors = self._unknown_errors + 1 if error == ErrorCode.UNKNOWN_SERVER_ERROR else 0
+        if self._unknown_errors > MAX_UNKNOWN_ERRORS:
+            reaction = MemberReaction.FAIL
         if api in ("JoinGroup", "SyncGroup"):
             self._go(_E.RETRY)
         match reaction:
@@ -390,7 +408,7 @@ class Member:
             case MemberReaction.NEW_GENERATION | MemberReaction.NEW_MEMBER:
                 if not self.member_id:
                     self._in_flight.back_off(now, backoff_s)  # a request without an id cannot name a wrong one
-                self._lose(forget_id=reaction is MemberReaction.NEW_MEMBER)
+                self._lose(loss_reason(error), forget_id=reaction is MemberReaction.NEW_MEMBER)
             case MemberReaction.FENCED:
                 self._fail(
                     Fenced(f"group instance {self.settings.instance_id}", f"{api} was answered with {error.name}")
@@ -398,22 +416,22 @@ class Member:
             case MemberReaction.FAIL:
                 self._fail(broker_error(error, f"{api} of group {self.settings.group}"))
 
-    def _lose(self, *, forget_id: bool) -> None:
+    def _lose(self, reason: str, *, forget_id: bool) -> None:
         """Drop everything: the coordinator does not know the generation, or the member."""
         if forget_id:
             self.member_id = ""
-        self._drop()
+        self._drop(reason)
         self._go(_E.LOST)
 
     def _fail(self, error: OdradekError) -> None:
-        self._drop()
+        self._drop(str(error))
         self._go(_E.FAIL)
         self._effects.append(Fail(error))
 
-    def _drop(self) -> None:
+    def _drop(self, reason: str) -> None:
         self.generation, self._revoking = NO_GENERATION, None
         if self.owned:
-            self._effects.append(Lost(self.owned))
+            self._effects.append(Lost(self.owned, reason))
             self.owned = frozenset()
 
     def _go(self, event: ClassicMemberEvent) -> None:

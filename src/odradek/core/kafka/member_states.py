@@ -12,11 +12,13 @@ from odradek.wire.kafka.error_codes import ErrorCode
 
 __all__ = [
     "ACTIVE",
+    "MAX_UNKNOWN_ERRORS",
     "MEMBER",
     "ClassicMemberEvent",
     "ClassicMemberState",
     "MemberReaction",
     "MemberSettings",
+    "loss_reason",
     "reaction_to",
 ]
 
@@ -100,7 +102,12 @@ _REACTIONS: Mapping[int, MemberReaction] = {
     ErrorCode.ILLEGAL_GENERATION: MemberReaction.NEW_GENERATION,
     ErrorCode.UNKNOWN_MEMBER_ID: MemberReaction.NEW_MEMBER,
     ErrorCode.FENCED_INSTANCE_ID: MemberReaction.FENCED,
+    ErrorCode.UNKNOWN_SERVER_ERROR: MemberReaction.RETRY,
 }
+
+MAX_UNKNOWN_ERRORS = 10
+"""Responses with UNKNOWN_SERVER_ERROR in a row after which a member stops: brokers send it for what passes, such as a
+coordinator that is being unloaded, and for defects."""
 
 
 def reaction_to(code: int) -> MemberReaction:
@@ -108,6 +115,13 @@ def reaction_to(code: int) -> MemberReaction:
     calls retriable are retried, such as COORDINATOR_LOAD_IN_PROGRESS; the rest stops the member."""
     default = MemberReaction.RETRY if ErrorCode(code).retriable else MemberReaction.FAIL
     return _REACTIONS.get(code, default)
+
+
+def loss_reason(error: ErrorCode) -> str:
+    """Return in words why an error takes the partitions of a member."""
+    if error == ErrorCode.UNKNOWN_MEMBER_ID:
+        return f"the group has removed this member ({error.name})"
+    return f"the group has ended the generation of this member ({error.name})"
 
 
 @dataclass(frozen=True, slots=True)

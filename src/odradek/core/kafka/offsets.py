@@ -46,6 +46,7 @@ class OffsetStep(Enum):
 _STEPS: Mapping[int, OffsetStep] = {
     ErrorCode.NONE: OffsetStep.DONE,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: OffsetStep.RETRY,
+    ErrorCode.UNKNOWN_SERVER_ERROR: OffsetStep.RETRY,
     ErrorCode.REQUEST_TIMED_OUT: OffsetStep.FIND_COORDINATOR,
     ErrorCode.NETWORK_EXCEPTION: OffsetStep.FIND_COORDINATOR,
     ErrorCode.COORDINATOR_NOT_AVAILABLE: OffsetStep.FIND_COORDINATOR,
@@ -79,13 +80,16 @@ def step_of(code: int) -> OffsetStep:
     return _STEPS.get(code, OffsetStep.RETRY if ErrorCode(code).retriable else OffsetStep.FAIL)
 
 
-def commit_request(offsets: Mapping[TopicPartition, Offset], token: GroupMetadata) -> OffsetCommitRequest:
+def commit_request(
+    offsets: Mapping[TopicPartition, Offset], token: GroupMetadata, topic_ids: Mapping[str, bytes]
+) -> OffsetCommitRequest:
     """Return the request to commit.
 
     Args:
         offsets: Offsets to commit.
         token: Identity of the committer: `Member.fence` or `ConsumerGroupMember.fence`, taken while the member owns all
             these partitions. A group without members, whose partitions the user assigned, commits with the bare group.
+        topic_ids: The topics in whose logs these are offsets (KIP-848, from version 10 on); all zero: not known.
     """
     return OffsetCommitRequest(
         group_id=token.group,
@@ -95,6 +99,7 @@ def commit_request(offsets: Mapping[TopicPartition, Offset], token: GroupMetadat
         topics=tuple(
             OffsetCommitRequestTopic(
                 name=topic,
+                topic_id=topic_ids[topic],
                 partitions=tuple(_committed(n, offsets[TopicPartition(topic, n)]) for n in numbers),
             )
             for topic, numbers in by_topic(offsets).items()
@@ -111,10 +116,13 @@ def _committed(partition: int, offset: Offset) -> OffsetCommitRequestPartition:
     )
 
 
-def read_commit(response: OffsetCommitResponse) -> dict[TopicPartition, Committed]:
-    """Return the result of each partition."""
+def read_commit(response: OffsetCommitResponse, topic_ids: Mapping[str, bytes]) -> dict[TopicPartition, Committed]:
+    """Return the result of each partition; `topic_ids` are those of the request."""
+    names = {topic_id: name for name, topic_id in topic_ids.items()}
     return {
-        TopicPartition(topic.name, p.partition_index): Committed(step_of(p.error_code), None, p.error_code)
+        TopicPartition(topic.name or names.get(topic.topic_id, ""), p.partition_index): Committed(
+            step_of(p.error_code), None, p.error_code
+        )
         for topic in response.topics
         for p in topic.partitions
     }

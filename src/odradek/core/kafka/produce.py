@@ -165,7 +165,6 @@ def read_produce(
     response: ProduceResponse,
     batches: Sequence[PartitionBatch],
     *,
-    stamps: Sequence[Stamp | None],
     address: str,
     topic_ids: Mapping[str, bytes],
     on_leader: OnLeader | None = None,
@@ -175,7 +174,6 @@ def read_produce(
     Args:
         response: The response.
         batches: Those of the request.
-        stamps: With which they were sent.
         address: Of the broker, for errors.
         topic_ids: As they were requested.
         on_leader: Called with an answer that names another leader (KIP-951).
@@ -186,38 +184,36 @@ def read_produce(
         of_topic = answers.setdefault(topic.name or names.get(topic.topic_id, ""), {})
         of_topic.update({answer.index: answer for answer in topic.partition_responses})
     results = []
-    for batch, stamp in zip(batches, stamps, strict=True):
+    for batch in batches:
         partition = batch.partition
         answer = answers.get(partition.topic, {}).get(partition.partition)
         if answer is not None and not answer.error_code:
-            results.append(_written(partition, answer, stamp))
+            results.append(_written(partition, answer))
             continue
-        results.append(_refused(batch, answer, f"{address}: produce to {partition}", stamp))
+        results.append(_refused(batch, answer, f"{address}: produce to {partition}"))
         leader = None if answer is None else answer.current_leader
         if on_leader is not None and leader is not None and leader.leader_id >= 0:
             on_leader(partition, leader.leader_id, leader.leader_epoch, response.node_endpoints)
     return results
 
 
-def _written(partition: TopicPartition, answer: PartitionProduceResponse, stamp: Stamp | None) -> PartitionResult:
+def _written(partition: TopicPartition, answer: PartitionProduceResponse) -> PartitionResult:
     position = None if answer.base_offset < 0 else Position(answer.base_offset)
     timestamp = None if answer.log_append_time_ms == NO_TIMESTAMP else answer.log_append_time_ms
     log_start = None if answer.log_start_offset < 0 else Position(answer.log_start_offset)
-    return PartitionResult(partition, None, position, timestamp, log_start, {}, stamp)
+    return PartitionResult(partition, None, position, timestamp, log_start)
 
 
-def _refused(
-    batch: PartitionBatch, answer: PartitionProduceResponse | None, context: str, stamp: Stamp | None
-) -> PartitionResult:
+def _refused(batch: PartitionBatch, answer: PartitionProduceResponse | None, context: str) -> PartitionResult:
     if answer is None:
         missing = RemoteProtocolError(f"{context}: the response has no such partition")
-        return PartitionResult(batch.partition, missing, stamp=stamp)
+        return PartitionResult(batch.partition, missing)
     errors = {each.batch_index: each.batch_index_error_message or "" for each in answer.record_errors}
     error = _error(batch, answer.error_code, f"{context}: {answer.error_message}" if answer.error_message else context)
     # An error with an offset came after the append: the leader stopped leading, say, while it waited for its replicas.
     error.sent = answer.error_code in _MAY_BE_WRITTEN or answer.base_offset >= 0
     log_start = None if answer.log_start_offset < 0 else Position(answer.log_start_offset)
-    return PartitionResult(batch.partition, error, None, None, log_start, errors, stamp)
+    return PartitionResult(batch.partition, error, None, None, log_start, errors)
 
 
 def _error(batch: PartitionBatch, code: int, context: str) -> OdradekError:

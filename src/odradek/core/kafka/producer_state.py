@@ -1,15 +1,20 @@
 """State of an idempotent producer: its id and epoch, a sequence per partition, and the meaning of Produce errors.
 
 A batch gets its producer id, epoch and base sequence when it is first sent (a `Stamp`), and every further attempt
-carries the same ones: that is how a broker recognizes a duplicate. The broker remembers five batches per partition, so
-at most five may be in flight. Batches in flight are ordered; a new attempt must not overtake an older batch.
+carries the same ones: that is how a broker recognizes a duplicate. A broker remembers the last five batches of each
+partition, so at most five may be in flight; before 1.0 it remembers one (KAFKA-5494). Batches in flight are ordered; a
+new attempt must not overtake an older batch.
+
+A batch that may have been written never gets another stamp: under that it would be written once more. If its stamp is
+refused as well, its outcome stays unknown. Batches that were certainly not written give their stamp up instead, and get
+another one when they are sent again; `resolve_refusals` decides which do, once nothing of the partition is in flight.
 
 Source: specification 4.4 and 5.3; KIP-98, KIP-360; sequence arithmetic of section 3.3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
@@ -21,16 +26,14 @@ from odradek.wire.kafka.error_codes import ErrorCode
 
 __all__ = [
     "MAX_IN_FLIGHT",
-    "Decision",
     "IdempotentProducer",
     "NextStep",
     "ProducerIdentity",
     "Stamp",
     "next_sequence",
-    "step_without_sequences",
 ]
 
-MAX_IN_FLIGHT = 5  # what a broker remembers per producer and partition
+MAX_IN_FLIGHT = 5  # what a broker remembers per producer and partition, from 1.0 on
 LAST_EPOCH = 0x7FFF
 _SEQUENCES = 1 << 31
 
@@ -60,7 +63,7 @@ class ProducerIdentity(NamedTuple):
 
 
 class Stamp(NamedTuple):
-    """Identity by which brokers recognise a batch: fixed when it is first sent.
+    """Identity by which brokers recognise a batch: the same on every attempt that may have been written.
 
     Args:
         partition: The partition of the batch.
@@ -87,31 +90,15 @@ class NextStep(Enum):
     DUPLICATE = "written by an earlier attempt; the offset is unknown"
     RETRY = "send it again after a back-off"
     REFRESH = "refresh the metadata, then send it again"
-    SPLIT = "split it in two and send both"
     FAIL = "report the error for its records"
     ABORT = "fail it; the transaction can only be aborted"
-    REINITIALIZE = "get a new producer id, then send it again"
     FENCED = "fail everything: another producer has the identity"
     FATAL = "fail everything: the producer cannot continue"
-
-
-class Decision(NamedTuple):
-    """Decision about a batch.
-
-    Args:
-        step: The next step.
-        restamped: Old stamp -> new stamp, for this batch and others of its partition: every later attempt uses the
-            new one. A response to an attempt with the old stamp may still arrive; pass it to `answered` with that.
-    """
-
-    step: NextStep
-    restamped: Mapping[Stamp, Stamp] = {}
 
 
 _STEPS: Mapping[int, NextStep] = {
     ErrorCode.NONE: NextStep.DONE,
     ErrorCode.DUPLICATE_SEQUENCE_NUMBER: NextStep.DUPLICATE,
-    ErrorCode.MESSAGE_TOO_LARGE: NextStep.SPLIT,
     ErrorCode.INVALID_PRODUCER_EPOCH: NextStep.FENCED,
     ErrorCode.PRODUCER_FENCED: NextStep.FENCED,
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: NextStep.FATAL,
@@ -130,38 +117,46 @@ def _step(code: int) -> NextStep:
     return _STEPS.get(code, general)
 
 
-def step_without_sequences(code: int, count: int) -> NextStep:
-    """Return the next step for a batch of a producer that is not idempotent."""
-    step = _step(code)
-    if step is NextStep.SPLIT:
-        return NextStep.SPLIT if count > 1 else NextStep.FAIL
-    return step if step not in (NextStep.FENCED, NextStep.FATAL, NextStep.ABORT) else NextStep.FAIL
-
-
 @dataclass(slots=True)
 class _Sequences:
-    """One partition. `pending` has every stamped batch without a known outcome, in order of sequence; `gap` is True
-    after one of them expired; `waits_for_id` is True after `REINITIALIZE`."""
+    """The sequences of one partition.
+
+    Args:
+        producer: The identity of its batches.
+        following: The sequence of the next batch that gets a stamp.
+        expected: The sequence after the newest batch that was acknowledged.
+        established: A batch of this identity was acknowledged.
+        acked_offset: The last offset that was acknowledged; -1: none.
+        pending: The stamps without an outcome, in their order.
+        in_doubt: The broker may expect neither `expected` nor the sequence of the first pending batch.
+        refused: The first pending batch does not have the sequence that the broker expects.
+    """
 
     producer: ProducerIdentity
     following: int = 0
-    acked: int = -1
+    expected: int = 0
+    established: bool = False
     acked_offset: int = -1
     pending: list[Stamp] = field(default_factory=list)
-    gap: bool = False
-    waits_for_id: bool = False
+    in_doubt: bool = False
+    refused: bool = False
+
+    def before(self, sequence: int) -> int:
+        """Return how many sequences `sequence` is before the next one."""
+        return (self.following - sequence) % _SEQUENCES
 
 
 class IdempotentProducer:
     """The identity of one producer and the sequences of its partitions.
 
     Args:
+        remembered: Returns how many batches of a producer and partition every broker remembers.
         transactional: True for a producer with a transactional id: a possible gap in the sequences then aborts the
             transaction; otherwise the producer raises its epoch itself.
     """
 
-    def __init__(self, *, transactional: bool = False) -> None:
-        self._transactional = transactional
+    def __init__(self, remembered: Callable[[], int] = lambda: MAX_IN_FLIGHT, *, transactional: bool = False) -> None:
+        self._remembered, self._transactional = remembered, transactional
         self._partitions: dict[TopicPartition, _Sequences] = {}
         self.identity: ProducerIdentity | None = None
 
@@ -171,41 +166,43 @@ class IdempotentProducer:
     @property
     def has_gap(self) -> bool:
         """True if a broker may expect another sequence than the next one of its partition: the epoch must change."""
-        return any(
-            state.pending or next_sequence(state.acked, 1) != state.following for state in self._partitions.values()
-        )
+        return any(state.pending or state.expected != state.following for state in self._partitions.values())
 
     def identify(
         self, producer_id: int, epoch: int, transactional_id: str | None = None, *, transactions_v2: bool = False
-    ) -> dict[Stamp, Stamp]:
+    ) -> None:
         """Apply the response to InitProducerId (or to EndTxn of transactions v2): sequences begin at 0. No batch
-        outlives its transaction: those of a transactional producer are forgotten.
-
-        Returns:
-            Old stamp -> new stamp of the batches for which `REINITIALIZE` was returned, and of those after them.
-        """
-        self.identity = identity = ProducerIdentity(producer_id, epoch, transactional_id, transactions_v2)
+        outlives its transaction: those of a transactional producer are forgotten."""
+        self.identity = ProducerIdentity(producer_id, epoch, transactional_id, transactions_v2)
         kept = {} if self._transactional else self._partitions
         self._partitions = {where: state for where, state in kept.items() if state.pending}
-        restamped: dict[Stamp, Stamp] = {}
-        for state in self._partitions.values():
-            if state.waits_for_id:
-                restamped |= self._restart(state, identity)
-        return restamped
 
-    def can_send(self, partition: TopicPartition) -> bool:
-        """Return True if a batch that was not sent before may be sent now."""
+    def can_send(self, partition: TopicPartition, stamp: Stamp | None = None) -> bool:
+        """Return True if a batch may be sent now.
+
+        Until a batch is acknowledged only one is in flight: a broker that does not know the producer takes any sequence
+        for the first (2.5 and later), so if it refused one batch, it would write the ones behind it before it.
+
+        Args:
+            partition: The partition of the batch.
+            stamp: That of an earlier attempt; None: the batch has none.
+        """
         state = self._partitions.get(partition)
-        if self.identity is None:
-            return False
         if state is None:
-            return True
-        if state.producer != self.identity or state.gap:
-            return not state.pending  # batches with the old epoch, or after the gap, need their outcome first
-        return len(state.pending) < MAX_IN_FLIGHT
+            return self.identity is not None and stamp is None
+        if stamp is not None:
+            if stamp not in state.pending:
+                return False
+            ahead = state.pending.index(stamp)
+        elif state.producer != self.identity or state.in_doubt or state.refused:
+            # Batches of another epoch, or behind a gap, need their outcome first.
+            return self.identity is not None and not state.pending
+        else:
+            ahead = len(state.pending)
+        return not ahead or (state.established and ahead < self._remembered())
 
     def stamp(self, partition: TopicPartition, count: int) -> Stamp:
-        """Return the stamp of a batch that is sent for the first time. Raises LocalProtocolError unless `can_send`."""
+        """Return a stamp for a batch that has none. Raises LocalProtocolError unless `can_send`."""
         if self.identity is None or not self.can_send(partition):
             raise LocalProtocolError(f"{partition}: no batch can be sent yet: wait for a producer id or for responses")
         state = self._partitions.get(partition)
@@ -216,180 +213,150 @@ class IdempotentProducer:
         state.pending.append(stamp)
         return stamp
 
-    def is_first(self, stamp: Stamp) -> bool:
-        """Return True if every older batch of the partition has an outcome: a new attempt must wait until then."""
-        state = self._partitions.get(stamp.partition)
-        return state is not None and state.pending[:1] == [stamp]
-
-    def answered(self, stamp: Stamp, code: int, offset: int = -1, log_start_offset: int = -1) -> Decision:
-        """Decide what to do with a batch after a response.
-
-        A batch that was restamped while this attempt was in flight is retried with its new stamp, whatever the error:
-        brokers refuse the old stamp, and only the response to the new one counts. Ignore the decision about a batch
-        that was given up.
+    def answered(
+        self, stamp: Stamp, code: int, offset: int = -1, log_start_offset: int = -1, *, may_be_written: bool = False
+    ) -> NextStep:
+        """Return the next step for a batch after a response.
 
         Args:
-            stamp: The stamp with which this attempt was sent.
+            stamp: The stamp of the batch.
             code: The error code of its partition.
             offset: The offset of its first record, if it was written.
             log_start_offset: Where the broker's log begins; -1 if the response does not say.
+            may_be_written: This attempt or an earlier one may have been written in spite of its error.
         """
         state = self._partitions.get(stamp.partition)
         if state is None or stamp not in state.pending:
-            written = _step(code) in (NextStep.DONE, NextStep.DUPLICATE)
-            return Decision(_step(code) if written else NextStep.RETRY)
-        decision = self._decide(state, stamp, code, offset, log_start_offset)
-        if state.gap:
-            self._close_gap(state)
-        return decision
+            return _step(code)
+        step = self._next_step(state, stamp, code, log_start_offset)
+        if step in (NextStep.DONE, NextStep.DUPLICATE):
+            self._acknowledge(state, stamp, offset)
+        elif step not in (NextStep.RETRY, NextStep.REFRESH):
+            self.give_up(stamp, may_be_written=may_be_written or step is not NextStep.FAIL)
+            if self._transactional and step is NextStep.FAIL:
+                return NextStep.ABORT
+        return step
 
-    def expire(self, stamp: Stamp) -> None:
-        """Give up on a batch that may or may not have been written: whether its sequences are used is unknown.
+    def resolve_refusals(
+        self, partition: TopicPartition, may_be_written: Callable[[Stamp], bool]
+    ) -> tuple[Sequence[Stamp], Sequence[Stamp]]:
+        """Decide about the batches of a partition after the broker has refused the sequence of the first one. To be
+        called before any is sent again, when none is in flight; does nothing unless there was such a refusal.
 
-        No other batch of the partition is stamped until all stamped ones have an outcome. A gap that then remains is
-        closed by a higher epoch. If the producer is transactional, the caller aborts the transaction.
-        """
-        state = self._partitions.get(stamp.partition)
-        if state is not None and stamp in state.pending:
-            state.pending.remove(stamp)
-            state.gap = True
-            self._close_gap(state)
+        What follows, also a batch that lost its stamp, must not be written before a batch that may have been. So all up
+        to the last batch in doubt are given up, and so are those before one that was acknowledged.
 
-    def withdraw(self, stamp: Stamp) -> Mapping[Stamp, Stamp]:
-        """Withdraw the stamp of a batch that was certainly not written and will not be sent again.
+        Args:
+            partition: The partition.
+            may_be_written: Returns whether an attempt with a stamp may have been written.
 
         Returns:
-            Old stamp -> new stamp of the batches after it, which close up.
+            The stamps of the batches to give up, and of those that get another stamp when they are sent again.
+        """
+        state = self._partitions.get(partition)
+        if state is None or not state.refused:
+            return (), ()
+        abandoned = 0
+        for index, stamp in enumerate(state.pending, 1):
+            doubtful = may_be_written(stamp)
+            state.in_doubt |= doubtful
+            if doubtful or state.before(stamp.base_sequence) > state.before(state.expected):
+                abandoned = index
+        stamps, state.pending = state.pending, []
+        self._continue(partition, state)
+        return stamps[:abandoned], stamps[abandoned:]
+
+    def give_up(self, stamp: Stamp, *, may_be_written: bool) -> None:
+        """End a batch that will not be sent again.
+
+        Args:
+            stamp: Its stamp.
+            may_be_written: Its sequences may be in use: no other batch of the partition gets a stamp until all that
+                have one have an outcome, and a gap that then remains is closed by a higher epoch. If the producer is
+                transactional, the caller aborts the transaction.
         """
         state = self._partitions.get(stamp.partition)
         if state is None or stamp not in state.pending:
-            return {}
-        restamped = self._remove(state, stamp)
-        self._close_gap(state)
-        return restamped
+            return
+        index = state.pending.index(stamp)
+        del state.pending[index]
+        if may_be_written:
+            state.in_doubt = True
+        elif index == len(state.pending) and not state.in_doubt:  # else the ones behind it have a gap before them
+            state.following = stamp.base_sequence
+        self._continue(stamp.partition, state)
 
-    def is_established(self, partition: TopicPartition) -> bool:
-        """Return True if a batch of the current epoch was written. Until then the broker takes any sequence for the
-        first: if a batch was refused, the ones behind it would be written before it."""
-        state = self._partitions.get(partition)
-        return state is not None and state.acked >= 0
-
-    def is_idle(self, partition: TopicPartition) -> bool:
-        """Return True if every batch of a partition has an outcome."""
-        state = self._partitions.get(partition)
-        return state is None or not state.pending
-
-    def divide(self, stamp: Stamp, counts: Sequence[int]) -> tuple[Sequence[Stamp], Mapping[Stamp, Stamp]]:
+    def divide(self, stamp: Stamp, counts: Sequence[int]) -> Sequence[Stamp]:
         """Replace a batch that was refused, and so not written, by parts of it, which are sent before those behind it.
 
         Args:
             stamp: The stamp of the batch.
-            counts: Number of records in each part.
+            counts: Number of records in each part. If some were left out, the batches behind have a gap before them.
 
         Returns:
-            The stamps of the parts; and old stamp -> new stamp of the batches behind it, which close up.
+            The stamps of the parts.
         """
         state = self._partitions.get(stamp.partition)
         if state is None or stamp not in state.pending:
-            return (), {}
-        index, sequence = state.pending.index(stamp), stamp.base_sequence
-        before, later = state.pending[:index], state.pending[index + 1 :]
-        parts = []
+            return ()
+        parts, sequence = [], stamp.base_sequence
         for count in counts:
             parts.append(Stamp(stamp.partition, state.producer, sequence, count))
             sequence = next_sequence(sequence, count)
-        return parts, self._renumber(state, later, sequence, keep=[*before, *parts])
+        if state.pending[-1] == stamp:
+            state.following = sequence
+        index = state.pending.index(stamp)
+        state.pending[index : index + 1] = parts
+        return parts
 
     # ---- inside ----
 
-    def _decide(self, state: _Sequences, stamp: Stamp, code: int, offset: int, log_start_offset: int) -> Decision:
+    def _next_step(self, state: _Sequences, stamp: Stamp, code: int, log_start_offset: int) -> NextStep:
+        if code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID):
+            return self._sequence_refused(state, stamp, code, log_start_offset)
         step = _step(code)
-        if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            return self._out_of_order(state, stamp)
-        if code == ErrorCode.UNKNOWN_PRODUCER_ID:
-            return self._unknown_producer(state, stamp, log_start_offset)
-        if step is NextStep.SPLIT:
-            if stamp.records == 1:
-                return self._fail(state, stamp)
-            return Decision(NextStep.SPLIT, self._remove(state, stamp))
-        if step in (NextStep.DONE, NextStep.DUPLICATE):
-            self._acknowledge(state, stamp, offset)
-        elif step is NextStep.ABORT and not self._transactional:
-            return self._raise_epoch(state)
-        elif step is NextStep.FAIL:
-            return self._fail(state, stamp)
-        return Decision(step)
+        if step is NextStep.ABORT and not self._transactional:  # there is none: a new epoch helps as well
+            state.refused = state.in_doubt = True
+            return NextStep.RETRY
+        return step
+
+    def _sequence_refused(self, state: _Sequences, stamp: Stamp, code: int, log_start_offset: int) -> NextStep:
+        """Wait for earlier batches; if there are none, the sequence does not fit, and never will."""
+        if state.pending[0] != stamp:
+            return NextStep.RETRY
+        forgotten = code == ErrorCode.UNKNOWN_PRODUCER_ID
+        if not self._transactional:
+            state.refused = True
+            state.in_doubt |= forgotten or stamp.base_sequence == state.expected
+            return NextStep.RETRY
+        if forgotten and log_start_offset < 0:
+            return NextStep.RETRY  # this response does not say why; a later one may
+        if not forgotten or state.acked_offset >= log_start_offset:
+            return NextStep.ABORT  # data was lost
+        # Retention has deleted all that the producer wrote: the broker expects sequence 0 of the same epoch.
+        state.expected, state.established, state.acked_offset, state.refused = 0, False, -1, True
+        return NextStep.RETRY
 
     def _acknowledge(self, state: _Sequences, stamp: Stamp, offset: int) -> None:
         state.pending.remove(stamp)
-        state.acked = next_sequence(stamp.base_sequence, stamp.records - 1)
+        state.established = True
+        if state.before(stamp.following) < state.before(state.expected):
+            state.expected = stamp.following
         if offset >= 0:
             state.acked_offset = max(state.acked_offset, offset + stamp.records - 1)
+        self._continue(stamp.partition, state)
 
-    def _fail(self, state: _Sequences, stamp: Stamp) -> Decision:
-        """Give up a batch that is refused and not written. A transaction without it can only be aborted."""
-        step = NextStep.ABORT if self._transactional else NextStep.FAIL
-        return Decision(step, self._remove(state, stamp))
-
-    def _out_of_order(self, state: _Sequences, stamp: Stamp) -> Decision:
-        """Wait for earlier batches; if there are none, treat the gap as permanent."""
-        if state.pending[0] != stamp:
-            return Decision(NextStep.RETRY)
-        if self._transactional:
-            return Decision(NextStep.ABORT)
-        return self._raise_epoch(state)
-
-    def _unknown_producer(self, state: _Sequences, stamp: Stamp, log_start_offset: int) -> Decision:
-        """Decide why the broker does not know the producer: retention deleted its records, or data was lost."""
-        if log_start_offset < 0:
-            return Decision(NextStep.RETRY)  # this response does not say; a later one may
-        if state.acked_offset < log_start_offset:
-            return Decision(NextStep.RETRY, self._restart(state, state.producer))
-        if self._transactional:
-            return Decision(NextStep.ABORT)
-        return self._raise_epoch(state)
-
-    def _raise_epoch(self, state: _Sequences) -> Decision:
-        """Continue with a higher epoch, in which the sequences of this partition begin at 0 (KIP-360). Other partitions
-        follow when none of their batches is in flight."""
-        identity = self.identity
-        if identity is not None and state.producer == identity and identity.epoch >= LAST_EPOCH:
-            identity = self.identity = None
-        if identity is None:
-            state.waits_for_id = True
-            return Decision(NextStep.REINITIALIZE)
-        if state.producer == identity:  # else the epoch was raised before, for another partition
-            identity = self.identity = ProducerIdentity(identity.producer_id, identity.epoch + 1)
-        return Decision(NextStep.RETRY, self._restart(state, identity))
-
-    def _restart(self, state: _Sequences, producer: ProducerIdentity) -> dict[Stamp, Stamp]:
-        state.producer, state.acked, state.acked_offset, state.gap = producer, -1, -1, False
-        state.waits_for_id = False
-        return self._renumber(state, state.pending, 0)
-
-    def _remove(self, state: _Sequences, stamp: Stamp) -> dict[Stamp, Stamp]:
-        """Remove a batch whose sequences are free again, so that the ones after it close up."""
-        index = state.pending.index(stamp)
-        later = state.pending[index + 1 :]
-        del state.pending[index:]
-        return self._renumber(state, later, stamp.base_sequence, keep=state.pending)
-
-    @staticmethod
-    def _renumber(
-        state: _Sequences, stamps: Sequence[Stamp], sequence: int, keep: Sequence[Stamp] = ()
-    ) -> dict[Stamp, Stamp]:
-        restamped = {}
-        for stamp in stamps:
-            restamped[stamp] = Stamp(stamp.partition, state.producer, sequence, stamp.records)
-            sequence = next_sequence(sequence, stamp.records)
-        state.pending = [*keep, *restamped.values()]
-        state.following = sequence
-        return restamped
-
-    def _close_gap(self, state: _Sequences) -> None:
-        """Once no batch is pending, decide whether all were written after all, or the gap is real."""
-        if not state.gap or state.pending:
+    def _continue(self, partition: TopicPartition, state: _Sequences) -> None:
+        """Once no batch is pending, let the next one have the sequence that the broker expects; if that is in doubt,
+        the first of a higher epoch (KIP-360). Other partitions follow to that when none of their batches is pending."""
+        if state.pending:
             return
-        state.gap = False
-        if next_sequence(state.acked, 1) != state.following and not self._transactional:
-            self._raise_epoch(state)
+        state.refused = False
+        if not state.in_doubt or state.expected == state.following:  # those given up in doubt were written after all
+            state.in_doubt, state.following = False, state.expected
+        elif not self._transactional:
+            identity = self.identity
+            if identity == state.producer:  # else it was raised before, for another partition
+                last = identity.epoch >= LAST_EPOCH
+                self.identity = None if last else ProducerIdentity(identity.producer_id, identity.epoch + 1)
+            del self._partitions[partition]

@@ -1,7 +1,8 @@
 """Routing table: Metadata responses become an immutable table of brokers, topics and leaders, replaced whole.
 
-Leader epochs in a table never decrease: a response from a broker that lags behind does not undo a newer one. A topic
-that reappears with another id is another topic, and its epochs begin again (KIP-320, KIP-516).
+Leader epochs in a table do not decrease: a response from a broker that lags behind does not undo a newer one. A topic
+that reappears with another id is another topic, and its epochs begin again (KIP-320, KIP-516). Where brokers have no
+ids, many responses in a row with a lower epoch are the sign of it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ __all__ = ["BrokerEndpoint", "Changes", "KafkaRoutingTable", "Partition", "Topic
 
 NO_LEADER = -1
 NO_EPOCH = -1
+
+OLDER_RESPONSES = 10
+"""Responses in a row with a lower leader epoch, from whichever brokers, that are taken for those of a broker that lags
+behind. They come a second apart while a leader refuses the epoch that is known."""
 
 OFFSETS_TOPIC = "__consumer_offsets"
 """Brokers before 0.10 have it, and do not say that it is internal."""
@@ -53,6 +58,7 @@ class Partition:
         in_sync: Ids of in-sync replicas.
         offline: Ids of replicas that are down.
         error_code: Why there is no leader; 0 if there is one.
+        older_responses: Responses in a row that had a lower leader epoch.
     """
 
     leader: int
@@ -61,6 +67,7 @@ class Partition:
     in_sync: tuple[int, ...] = ()
     offline: tuple[int, ...] = ()
     error_code: int = 0
+    older_responses: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +76,11 @@ class Topic:
 
     Args:
         name: Its name.
-        topic_id: 16 bytes; all zero if the broker does not report it.
+        topic_id: 16 bytes; all zero if the broker does not report it. With an error, that of the topic which was there.
         is_internal: True for Kafka's own topics, such as the one of group offsets.
         partitions: By partition number.
         error_code: Why it cannot be used; 0 if it can.
+        former_ids: Ids of earlier topics of this name, which were deleted.
     """
 
     name: str
@@ -80,6 +88,7 @@ class Topic:
     is_internal: bool = False
     partitions: Mapping[int, Partition] = field(default_factory=dict)
     error_code: int = 0
+    former_ids: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +141,15 @@ class KafkaRoutingTable:
         """Return the name of the topic with this id, or None."""
         return next((topic.name for topic in self.topics.values() if topic.topic_id == topic_id), None)
 
+    def topic_id(self, topic: str) -> bytes:
+        """Return the id of a topic, also of one that was deleted; all zero if it is not known."""
+        known = self.topics.get(topic)
+        return ZERO_UUID if known is None else known.topic_id
+
+    def is_recreated(self, topic: str, topic_id: bytes) -> bool:
+        """Return True if a topic has another id now than it had; all zero: that was not known."""
+        return _is_recreated(topic_id, self.topic_id(topic))
+
     def led_partitions(self, topic: str) -> list[int]:
         """Return the numbers of the partitions of a topic that have a leader, in order."""
         known = self.topics.get(topic)
@@ -148,13 +166,17 @@ class KafkaRoutingTable:
             for n in sorted(known.partitions)
         ]
 
-    def apply(self, response: MetadataResponse, asked: Iterable[str] | None) -> tuple[KafkaRoutingTable, Changes]:
+    def apply(
+        self, response: MetadataResponse, asked: Iterable[str] | None, *, leader_epochs: bool = True
+    ) -> tuple[KafkaRoutingTable, Changes]:
         """Apply a response.
 
         Args:
             response: The response.
             asked: The requested topics; others stay unchanged. None if all were requested: topics missing from the
                 response do not exist.
+            leader_epochs: The leader epochs of its version are reliable (`BrokerVersions.has_leader_epochs`): others
+                are not taken, because leaders would refuse every request with an old one.
 
         Returns:
             The new table and its changes. This table stays unchanged.
@@ -163,7 +185,7 @@ class KafkaRoutingTable:
             return KafkaRoutingTable(), Changes(
                 removed=frozenset(_all(self.topics)), brokers_gone=frozenset(self.brokers), bootstrap_again=True
             )
-        answered = self._answered(response.topics)
+        answered = self._answered(response.topics, leader_epochs)
         topics = {} if asked is None else {name: t for name, t in self.topics.items() if name not in set(asked)}
         topics |= {topic.name: topic for topic in answered}
         # A broker that has just started may know no broker at all, not even itself (seen with 0.8.2).
@@ -179,21 +201,26 @@ class KafkaRoutingTable:
         )
         return table, self._changes(table)
 
-    def _answered(self, topics: Sequence[MetadataResponseTopic]) -> list[Topic]:
+    def _answered(self, topics: Sequence[MetadataResponseTopic], leader_epochs: bool) -> list[Topic]:
         """Read the topics of a response. One requested by id may come without a name: then its known name is used."""
         named = ((topic.name or self.topic_name(topic.topic_id), topic) for topic in topics)
-        return [self._topic(name, topic) for name, topic in named if name is not None]
+        return [self._topic(name, topic, leader_epochs) for name, topic in named if name is not None]
 
-    def _topic(self, name: str, answer: MetadataResponseTopic) -> Topic:
-        before = self.topics.get(name)
-        same = before is not None and not _is_recreated(before.topic_id, answer.topic_id)
-        known = before.partitions if before is not None and same else {}
-        partitions = {p.partition_index: _newer(known.get(p.partition_index), _partition(p)) for p in answer.partitions}
-        topic_id = answer.topic_id
-        if topic_id == ZERO_UUID and before is not None and not answer.error_code:
-            topic_id = before.topic_id  # answered by a broker that does not know ids, during an upgrade
+    def _topic(self, name: str, answer: MetadataResponseTopic, leader_epochs: bool) -> Topic:
+        before = self.topics.get(name) or Topic(name)
+        if answer.topic_id in before.former_ids:
+            return before  # answered by a broker that has not heard yet that the topic was deleted
+        recreated = _is_recreated(before.topic_id, answer.topic_id)
+        known = {} if recreated else before.partitions
+        partitions = {
+            p.partition_index: _newer(known.get(p.partition_index), _partition(p, leader_epochs))
+            for p in answer.partitions
+        }
+        # Without an id, the topic is deleted, or the answer is of a broker that does not know ids, during an upgrade.
+        topic_id = before.topic_id if answer.topic_id == ZERO_UUID else answer.topic_id
+        former_ids = (*before.former_ids, before.topic_id) if recreated else before.former_ids
         is_internal = answer.is_internal or name == OFFSETS_TOPIC
-        return Topic(name, topic_id, is_internal, MappingProxyType(partitions), answer.error_code)
+        return Topic(name, topic_id, is_internal, MappingProxyType(partitions), answer.error_code, former_ids)
 
     def _changes(self, table: KafkaRoutingTable) -> Changes:
         recreated = frozenset(
@@ -244,11 +271,11 @@ def _is_recreated(before: bytes, after: bytes) -> bool:
     return ZERO_UUID not in (before, after) and before != after
 
 
-def _partition(answer: MetadataResponsePartition) -> Partition:
+def _partition(answer: MetadataResponsePartition, leader_epochs: bool) -> Partition:
     usable = answer.error_code in _HARMLESS
     return Partition(
         answer.leader_id if usable else NO_LEADER,
-        answer.leader_epoch,
+        answer.leader_epoch if leader_epochs else NO_EPOCH,
         answer.replica_nodes,
         answer.isr_nodes,
         answer.offline_replicas,
@@ -257,10 +284,12 @@ def _partition(answer: MetadataResponsePartition) -> Partition:
 
 
 def _newer(before: Partition | None, after: Partition) -> Partition:
-    """Return the one with the higher leader epoch; `after` if either has none."""
+    """Return the one with the higher leader epoch; `after` if either has none, or if many responses agree with it."""
     if before is None or NO_EPOCH in (before.leader_epoch, after.leader_epoch):
         return after
-    return before if before.leader_epoch > after.leader_epoch else after
+    if before.leader_epoch <= after.leader_epoch or before.older_responses == OLDER_RESPONSES:
+        return after
+    return replace(before, older_responses=before.older_responses + 1)
 
 
 def _all(topics: Mapping[str, Topic]) -> dict[TopicPartition, Partition]:

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from odradek.core.kafka.routing import KafkaRoutingTable
 from odradek.types import Broker, TopicPartition
+from odradek.wire.kafka.schema import ZERO_UUID
 
 __all__ = ["RoutingSnapshot"]
 
@@ -49,6 +50,11 @@ class RoutingSnapshot:
         """Return the broker that leads a partition, or None."""
         described = self.state.partition(partition)
         return None if described is None else self.brokers.get(described.leader)
+
+    def topic_id(self, topic: str) -> bytes | None:
+        """Return the id of a topic, also of one that was deleted; None if it is unknown, or has none."""
+        topic_id = self.state.topic_id(topic)
+        return None if topic_id == ZERO_UUID else topic_id
 
     def has_problem(self, topic: str) -> bool:
         """Return True if a topic is not known, or one of its partitions has no leader: it should be read again soon."""

@@ -22,9 +22,19 @@ from odradek.wire.kafka.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
 )
+from odradek.wire.kafka.messages.security import SaslHandshakeRequest, SaslHandshakeResponse
 from odradek.wire.kafka.schema import Request, Response
 
-__all__ = ["ConnectionClosed", "Probe", "ProbeOutcome", "Received", "Silent", "probe_after_sasl", "probe_versions"]
+__all__ = [
+    "ConnectionClosed",
+    "Probe",
+    "ProbeOutcome",
+    "Received",
+    "Silent",
+    "probe_after_sasl",
+    "probe_sasl",
+    "probe_versions",
+]
 
 FIRST_VERSION = 3  # of ApiVersions: the first with a client's name and features; 2.4 and later have it
 
@@ -106,6 +116,20 @@ def probe_after_sasl(software: str, software_version: str, at_most: Mapping[int,
     if isinstance(outcome, Received):
         return (yield from _negotiate(ask, outcome.response, at_most))
     raise Unsupported("SASL", "a broker of 0.10 or later: there was no response to ApiVersions on this listener")
+
+
+def probe_sasl() -> Generator[Probe, ProbeOutcome, SaslHandshakeResponse | None]:
+    """Find out why a broker answered ApiVersions, and the connection ended before its answer to Metadata: a listener
+    that expects SASL closes it, and so does whatever cuts a line. Only the former takes part in a SASL handshake.
+
+    Returns:
+        Its answer, which names its mechanisms; None from a listener without SASL, or if there is no answer.
+    """
+    outcome = yield Probe(((SaslHandshakeRequest(mechanism="PLAIN"), 0),), reconnect=True)
+    response = outcome.response if isinstance(outcome, Received) else None
+    if not isinstance(response, SaslHandshakeResponse) or response.error_code == ErrorCode.ILLEGAL_SASL_STATE:
+        return None
+    return response
 
 
 def _negotiate(ask: ApiVersionsRequest, response: Response, at_most: Mapping[int, int] | None) -> ProbeFlow:

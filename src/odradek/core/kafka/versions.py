@@ -8,7 +8,7 @@ Source: specification 1, 4.1, 4.2, 4.7; KIP-35, KIP-511, KIP-584, KIP-896.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -38,7 +38,7 @@ from odradek.wire.kafka.messages.transactions import (
     InitProducerIdRequest,
     TxnOffsetCommitRequest,
 )
-from odradek.wire.kafka.schema import Request
+from odradek.wire.kafka.schema import ZERO_UUID, Request
 
 __all__ = ["OLD_RELEASES", "BrokerVersions", "VersionRange", "choose", "needs_client_wait"]
 
@@ -158,27 +158,39 @@ class BrokerVersions:
     def __repr__(self) -> str:
         return f"<BrokerVersions {self.release or f'{len(self.offered)} APIs'}>"
 
-    def version(self, api: AnyRequest, *, topic_ids: bool = False, transactions_v2: bool = False) -> int:
+    def version(
+        self, api: AnyRequest, *, topic_ids: Collection[bytes] | None = None, transactions_v2: bool = False
+    ) -> int:
         """Return the version to use for a request.
 
         Args:
             api: The type of the request.
-            topic_ids: True if the id of every topic in it is known.
+            topic_ids: The ids of the topics in it, all zero where one is not known: versions that name topics by id
+                are used if all are known. None: they are not used.
             transactions_v2: True inside a transaction under the protocol of KIP-890.
 
         Raises:
             Unsupported: The broker does not have the API, or there is no common version.
         """
         key = api.SPEC.key
-        chosen = self._chosen.get((key, topic_ids, transactions_v2))
+        by_id = topic_ids is not None and ZERO_UUID not in topic_ids
+        chosen = self._chosen.get((key, by_id, transactions_v2))
         if chosen is None:
-            chosen = self._chosen[key, topic_ids, transactions_v2] = self._choose(api, topic_ids, transactions_v2)
+            chosen = self._chosen[key, by_id, transactions_v2] = self._choose(api, by_id, transactions_v2)
         return chosen
 
-    def _choose(self, api: AnyRequest, topic_ids: bool, transactions_v2: bool) -> int:
+    def names_topics_by_id(self, api: AnyRequest, topic_ids: Collection[bytes]) -> bool:
+        """Return True if a request with these topics leaves in a version that names them by id, False if by name.
+
+        That ids are known does not decide it: 2.8 to 3.0 have them in Metadata (from 10 on), and not in Fetch (from 13
+        on). See `version`.
+        """
+        return self.version(api, topic_ids=topic_ids) > _WITHOUT_TOPIC_IDS[api.SPEC.key]
+
+    def _choose(self, api: AnyRequest, by_id: bool, transactions_v2: bool) -> int:
         key = api.SPEC.key
         limits = [self._at_most.get(key), _ALWAYS_AT_MOST.get(key)]
-        if not topic_ids:
+        if not by_id:
             limits.append(_WITHOUT_TOPIC_IDS.get(key))
         if not transactions_v2:
             limits.append(_TRANSACTIONS_V1.get(key))
@@ -254,6 +266,12 @@ class BrokerVersions:
         return has_epochs and not self.has_truncation_detection
 
     @property
+    def needs_topic_check(self) -> bool:
+        """Topics have ids, but Fetch names them, so that it is left to the client to notice that a topic was made again
+        (2.8 to 3.0; KIP-516)."""
+        return self.has(MetadataRequest, 10) and not self.has(FetchRequest, 13)
+
+    @property
     def has_rack_aware_fetch(self) -> bool:
         return self.has(FetchRequest, 11)
 
@@ -284,6 +302,11 @@ class BrokerVersions:
     @property
     def has_idempotence(self) -> bool:
         return self.has(InitProducerIdRequest) and self.has_record_batches
+
+    @property
+    def remembered_batches(self) -> int:
+        """The last batches of a producer and partition that the broker recognises if they come again (KAFKA-5494)."""
+        return 5 if self.has(ProduceRequest, 5) else 1
 
     @property
     def has_epoch_bump(self) -> bool:

@@ -106,6 +106,9 @@ class Kafka07RoutingTable:
         """Return the live broker that serves a partition, or None."""
         return self.brokers.get(partition.broker)
 
+    def topic_id(self, topic: str) -> None:
+        """Return None: 0.7 does not delete topics."""
+
     def apply(self, *events: Event) -> Kafka07RoutingTable:
         """Return the table after `events`: one version later, or this very table when they say nothing new."""
         brokers, topics = self.brokers, dict(self._topics)

@@ -19,10 +19,11 @@ outside is returned: `append` returns the brokers that became due, outcomes come
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from odradek import engine
 from odradek.core.interfaces import (
+    PartitionBatch,
     PartitionResult,
     ProducerRecord,
     ProducerSequences,
@@ -369,10 +370,20 @@ class Accumulator:
             queue.offer()
             return
         if queue.returned:
+            if self._sequences is not None:
+                self._give_up(self._sequences.resolve_refusals(queue.partition))
             returned, queue.returned = queue.returned, ()
             queue.merge([batch for batch in returned if not batch.finished])
         if queue.orphaned and not queue.in_flight:
             self._router.reassign(queue)
+
+    def _give_up(self, batches: Iterable[PartitionBatch]) -> None:
+        """Finish batches that cannot be sent again, because the broker would not recognise them."""
+        for batch in batches:
+            assert isinstance(batch, ProduceBatch)
+            kind = OutcomeUnknown if batch.may_be_written else NotWritten
+            batch.fail(kind, f"cannot be sent again: {batch.last_error}", batch.last_error)
+            self.live.finish(batch)
 
     # ---- routing -------------------------------------------------------------------------------------------
 

@@ -92,7 +92,6 @@ class ProduceBatch(PartitionBatch):
         left_behind: It has been withdrawn from such a queue, which may still have it, or waits in two of them.
         request: The request it is in flight with.
         attempts: How often it was sent.
-        may_be_written: An earlier attempt may have been applied. From then on it is neither moved nor split.
         overdue: Its time ran out while it was in flight; the outcome of that request is final.
         last_error: How the last attempt failed.
         finished: It has an outcome: `result` if it was written, `error` if not.
@@ -106,7 +105,6 @@ class ProduceBatch(PartitionBatch):
         "finished",
         "last_error",
         "left_behind",
-        "may_be_written",
         "overdue",
         "queue",
         "queued",

@@ -24,7 +24,6 @@ from odradek.core.kafka.fetch_session import FetchRequestSettings, FetchSession
 from odradek.core.kafka.leader_epochs import LeaderEpochs
 from odradek.core.kafka.list_offsets import list_offsets_request, read_list_offsets
 from odradek.core.kafka.produce import OnLeader, bytes_for, encode_records, encode_small, produce_request, read_produce
-from odradek.core.kafka.producer_state import Stamp
 from odradek.core.kafka.routing import KafkaRoutingTable
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import ConfigError, RemoteProtocolError
@@ -32,6 +31,7 @@ from odradek.io.kafka.connection import NO_LIMITS, KafkaConnection, VersionLimit
 from odradek.io.kafka.epoch_check import without_truncated
 from odradek.io.kafka.fetch_exchange import FetchExchange, KnownPartition
 from odradek.io.kafka.log_decoder import KafkaLogDecoder
+from odradek.io.kafka.topic_check import TopicCheck
 from odradek.io.requests import InFlightRequest
 from odradek.types import EARLIEST, LATEST, AtTime, Broker, Position, PositionSpec, TopicPartition
 from odradek.wire.kafka.fetch_response import FetchResponseDecoder
@@ -80,6 +80,7 @@ class KafkaBrokerClient:
         routing: Returns the routing table.
         on_leader: Told of leaders that responses name.
         epochs: Told of the epochs of records that were fetched.
+        topics: Notices topics that were made again.
         settings: See `BrokerClientSettings`.
         clock: Seconds since the epoch: the timestamp of records that have none.
     """
@@ -93,13 +94,14 @@ class KafkaBrokerClient:
         routing: Callable[[], KafkaRoutingTable],
         on_leader: OnLeader,
         epochs: LeaderEpochs,
+        topics: TopicCheck,
         settings: BrokerClientSettings,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.broker, self.connection = broker, connection
         self._address = broker.address
         self._cluster_versions, self._routing, self._on_leader = versions, routing, on_leader
-        self._epochs, self._settings, self._clock = epochs, settings, clock
+        self._epochs, self._topics, self._settings, self._clock = epochs, topics, settings, clock
         self._session = FetchSession()
         self._in_session = False
 
@@ -139,11 +141,9 @@ class KafkaBrokerClient:
         limits, ids = NO_LIMITS, NO_TOPIC_IDS
         if stamp is not None and stamp.producer.transactions_v2:  # other producers use versions with names
             ids = self._topic_ids({batch.partition.topic for batch in batches})
-            limits = VersionLimits(topic_ids=bool(ids), transactions_v2=True)
-        stamps: list[Stamp | None] = []
+            limits = VersionLimits(topic_ids=ids.values(), transactions_v2=True)
 
         def build(versions: BrokerVersions) -> ProduceRequest:
-            stamps[:] = map(stamp_of, batches)
             limit, now = self._settings.max_message_bytes, self._now_ms()
             for batch in batches:
                 bytes_for(batch, versions, limit, now)
@@ -160,7 +160,6 @@ class KafkaBrokerClient:
             return read_produce(
                 response,
                 batches,
-                stamps=stamps,
                 address=self._address,
                 topic_ids=ids,
                 on_leader=self._on_leader,
@@ -191,47 +190,46 @@ class KafkaBrokerClient:
         Cancellation: safe; the rest of the response is read and dropped, earlier bytes stay fed. The same holds when a
         decoder is reset while its fetch is in flight.
         """
+        fetches = await self._topics.without_recreated(self.versions, fetches)
         known = self._known(fetches)
         fetches = await without_truncated(self.connection, self.versions, fetches, known)
         if not fetches:
             return
         exchange = FetchExchange(fetches, known, self.broker.address)
-        session = self._session if max_wait and not self._in_session and self.versions.has_fetch_sessions else None
-        self._in_session |= session is not None
+        in_session = bool(max_wait) and not self._in_session
+        session = self._session if in_session else FetchSession(enabled=False)
+        self._in_session |= in_session
         try:
             for _ in range(FETCH_ATTEMPTS):
                 response = await self._fetch_once(exchange, session, max_wait, min_bytes)
-                if session is None:
-                    if response.error_code:
-                        raise exchange.fail(response.error_code)
-                elif not session.answered(response):
-                    continue
-                exchange.apply(response, self._on_leader)
-                exchange.record_epochs(self._epochs)
-                return
+                if session.answered(response):
+                    exchange.apply(response, self._on_leader)
+                    self._topics.answered(self.versions, fetches)
+                    self._epochs.forget_committed(exchange.out_of_range)
+                    return
             raise RemoteProtocolError(f"{self.broker.address}: no fetch session after {FETCH_ATTEMPTS} requests")
         except BaseException:
-            if session is not None:
-                session.connection_lost()
+            session.connection_lost()
             raise
         finally:
             exchange.end()
-            self._in_session &= session is None
+            self._in_session &= not in_session
 
     async def _fetch_once(
-        self, exchange: FetchExchange, session: FetchSession | None, max_wait: float, min_bytes: int
+        self, exchange: FetchExchange, session: FetchSession, max_wait: float, min_bytes: int
     ) -> FetchResponse:
-        settings = FetchRequestSettings(
-            max_wait_ms=int(max_wait * 1000),
-            min_bytes=min_bytes,
-            max_bytes=MAX_RESPONSE_BYTES,
-            read_committed=exchange.read_committed,
-            rack=self._settings.rack,
-        )
-
         def build(versions: BrokerVersions) -> FetchRequest:
             positions = exchange.positions(versions)
-            return (FetchSession(enabled=False) if session is None else session).request(positions, settings)
+            settings = FetchRequestSettings(
+                max_wait_ms=int(max_wait * 1000),
+                min_bytes=min_bytes,
+                max_bytes=MAX_RESPONSE_BYTES,
+                read_committed=exchange.read_committed,
+                rack=self._settings.rack,
+                by_id=exchange.by_id,
+            )
+            used = session if versions.has_fetch_sessions else FetchSession(enabled=False)
+            return used.request(positions, settings)
 
         def new_decoder(version: int, correlation_id: int) -> FetchResponseDecoder:
             return FetchResponseDecoder(version, correlation_id, exchange.open_sink, MAX_RESPONSE_BYTES)
@@ -241,7 +239,7 @@ class KafkaBrokerClient:
             build,
             new_decoder,
             timeout_s=self._settings.request_timeout_s + max_wait,
-            limits=VersionLimits(topic_ids=exchange.has_topic_ids),
+            limits=VersionLimits(topic_ids=exchange.topic_ids),
         )
         return await request
 
@@ -249,23 +247,30 @@ class KafkaBrokerClient:
         table = self._routing()
         known = {}
         for fetch in fetches:
-            where = fetch.decoder.partition
-            if (partition := table.partition(where)) is not None:
-                topic_id = table.topics[where.topic].topic_id
-                known[where] = KnownPartition(partition.leader_epoch, topic_id, partition.leader == self.broker.id)
+            decoder, where = fetch.decoder, fetch.decoder.partition
+            assert isinstance(decoder, KafkaLogDecoder)
+            # The id is that of the topic in which this is a position: with the id of one that was made again, or by
+            # name while the topic is deleted, a fetch would reach the new log.
+            if (partition := table.partition(where)) is None:
+                known[where] = KnownPartition(topic_id=decoder.topic_id)
+            else:
+                is_leader = partition.leader == self.broker.id
+                known[where] = KnownPartition(partition.leader_epoch, decoder.topic_id, is_leader)
         return known
 
     def _topic_ids(self, topics: set[str]) -> Mapping[str, bytes]:
-        """Return the ids of topics; none unless all are known."""
+        """Return the ids of topics; all zero for those whose id is not known."""
         table = self._routing().topics
-        ids = {name: table[name].topic_id for name in topics if name in table}
-        return ids if len(ids) == len(topics) and ZERO_UUID not in ids.values() else {}
+        return {name: table[name].topic_id if name in table else ZERO_UUID for name in topics}
 
     def decoder(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> LogDecoder:
         """Return a decoder for `fetch` that begins at `position`."""
-        known = self._routing().partition(partition)
+        table = self._routing()
+        known = table.partition(partition)
         epoch = -1 if known is None else known.leader_epoch
-        return KafkaLogDecoder(partition, position, options, self._epochs.of_committed(partition, position, epoch))
+        committed = self._epochs.of_committed(partition, position, epoch)
+        topic_id = table.topic_id(partition.topic)
+        return KafkaLogDecoder(partition, position, options, self._epochs, committed, topic_id)
 
     # ---- positions ------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ The version of a request is chosen when it leaves the queue, from the ApiVersion
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -37,7 +37,7 @@ Build = Callable[[BrokerVersions], Request[R]]
 class VersionLimits(NamedTuple):
     """Knowledge of a request that allows later versions of it: see `BrokerVersions.version`."""
 
-    topic_ids: bool = False
+    topic_ids: Collection[bytes] | None = None
     transactions_v2: bool = False
 
 

@@ -14,6 +14,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from odradek._version import __version__
+from odradek.core.interfaces import NOT_OPEN
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import Closed, InternalError, Unreachable
 from odradek.io.connection import ConnectionOptions
@@ -99,7 +100,7 @@ class BrokerConnections:
         connection = self._connections.get((broker, purpose))
         if connection is None:
             if self._tasks is None:
-                raise Closed(f"{self!r}: the block of the cluster has ended, or not begun")
+                raise Closed(NOT_OPEN)
             connection = self._new(broker)
             self._connections[broker, purpose] = connection
             self._tasks.start_soon(self._run, connection, broker, purpose)

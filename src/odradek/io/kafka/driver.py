@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 
 from anyio.abc import TaskGroup
 
-from odradek.core.interfaces import AnsweringBrokerPolicy, ProducerRecord, Subscription
+from odradek.core.interfaces import NOT_OPEN, AnsweringBrokerPolicy, ProducerRecord, Subscription
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.group_protocol import group_protocol
 from odradek.core.kafka.leader_epochs import LeaderEpochs
@@ -36,6 +36,7 @@ from odradek.io.kafka.membership import KafkaMembership
 from odradek.io.kafka.metadata import KafkaMetadata, MetadataOptions
 from odradek.io.kafka.offsets import CoordinatorAccess, KafkaOffsets
 from odradek.io.kafka.producer_sequences import KafkaProducerSequences
+from odradek.io.kafka.topic_check import TopicCheck
 from odradek.io.kafka.transactions import KafkaTransactions
 from odradek.io.security import Security
 from odradek.io.tls import client_context
@@ -133,9 +134,9 @@ class KafkaDriver:
             login=login(security, tokens) if sasl else None,
             tokens=tokens,
         )
-        self.metadata = KafkaMetadata(bootstrap, self._ask_metadata, self._options.metadata)
-        self.coordinators = Coordinators(self._ask_any)
         self.epochs = LeaderEpochs()
+        self._metadata = KafkaMetadata(bootstrap, self._ask_metadata, self._options.metadata, self.epochs.forget_topics)
+        self.coordinators = Coordinators(self._ask_any)
         self._clients: dict[tuple[int, str], KafkaBrokerClient] = {}
         self._thread = 0  # in which it was entered
         self._stack = AsyncExitStack()
@@ -149,13 +150,13 @@ class KafkaDriver:
         return TokenSource(security.sasl_token_provider, limits.connect_timeout_s, limits.backoff)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.metadata!r} {self.connections!r}>"
+        return f"<{type(self).__name__} {self._metadata!r} {self.connections!r}>"
 
     async def __aenter__(self) -> Self:
         self._thread = get_ident()
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.connections)
-            await stack.enter_async_context(self.metadata)
+            await stack.enter_async_context(self._metadata)
             self._tasks = await stack.enter_async_context(background_tasks())
             self._stack = stack.pop_all()
         return self
@@ -164,6 +165,13 @@ class KafkaDriver:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._stack.__aexit__(kind, error, trace)
+
+    @property
+    def metadata(self) -> KafkaMetadata:
+        """Brokers, topics and leaders (ProtocolDriver)."""
+        if self._tasks is None:
+            raise Closed(NOT_OPEN)
+        return self._metadata
 
     # ---- brokers ---------------------------------------------------------------------------------------------
 
@@ -189,8 +197,9 @@ class KafkaDriver:
             connection,
             versions=self.versions,
             routing=self._routing,
-            on_leader=self.metadata.leader_changed,
+            on_leader=self._metadata.leader_changed,
             epochs=self.epochs,
+            topics=TopicCheck(self.metadata),
             settings=settings,
         )
         self._clients[broker.id, purpose] = client
@@ -235,13 +244,13 @@ class KafkaDriver:
         return await self.connections.ask(broker, MetadataRequest, build)
 
     def _routing(self) -> KafkaRoutingTable:
-        return self.metadata.table.state
+        return self._metadata.table.state
 
     def versions(self) -> BrokerVersions:
         """Return the versions of the oldest broker met so far: what holds for the whole cluster."""
         oldest = self.connections.known.oldest()
         if oldest is None:
-            raise Closed(f"{self!r}: use it in `async with`")
+            raise Closed(NOT_OPEN)
         return oldest
 
     # ---- the rules -------------------------------------------------------------------------------------------
@@ -261,7 +270,9 @@ class KafkaDriver:
         """Return what makes one producer idempotent (see `ProtocolDriver`): 0.11 and later."""
         if not self.connections.known.all_have(lambda v: v.has_idempotence):
             return None
-        return KafkaProducerSequences(lambda request: self.ask(InitProducerIdRequest, lambda versions: request))
+        return KafkaProducerSequences(
+            lambda request: self.ask(InitProducerIdRequest, lambda versions: request), self.versions
+        )
 
     def producer_transactions(self, transactional_id: str, timeout_s: float) -> KafkaTransactions:
         """Return the transactions of one producer (see `ProtocolDriver`). Raises Unsupported before 0.11."""
@@ -314,7 +325,7 @@ class KafkaDriver:
         self._members += 1
         return KafkaMembership(
             self._coordinator_access(),
-            GroupTopics(subscription, self.metadata, self.ask),
+            GroupTopics(subscription, self._metadata, self.ask),
             subscription,
             settings,
             spawn=self._spawn,
@@ -368,6 +379,7 @@ class KafkaDriver:
             self.ask,
             self.versions,
             self.epochs,
+            self._metadata,
             options.request_timeout_s,
             options.connection.backoff,
         )
@@ -375,5 +387,5 @@ class KafkaDriver:
     def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run `work` until it returns or this driver is closed."""
         if self._tasks is None:
-            raise Closed(f"{self!r}: use it in `async with`")
+            raise Closed(NOT_OPEN)
         self._tasks.start_soon(work)

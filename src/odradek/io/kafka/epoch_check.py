@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 
 from odradek.core.interfaces import PartitionFetch
 from odradek.core.kafka.versions import BrokerVersions
-from odradek.errors import LogTruncated
+from odradek.errors import LogTruncated, OffsetOutOfRange
 from odradek.io.kafka.connection import KafkaConnection
 from odradek.io.kafka.fetch_exchange import KnownPartition
 from odradek.io.kafka.log_decoder import KafkaLogDecoder
 from odradek.types import TopicPartition
+from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.data import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -34,7 +35,8 @@ async def without_truncated(
     fetches: Sequence[PartitionFetch],
     known: Mapping[TopicPartition, KnownPartition],
 ) -> Sequence[PartitionFetch]:
-    """Return the fetches whose logs have what was read; the others get the error LogTruncated. Cancellation: safe.
+    """Return the fetches whose logs have what was read; the others get the error LogTruncated, or OffsetOutOfRange if
+    the leader's epochs do not reach that of what was read: its log is another one. Cancellation: safe.
 
     Raises what awaiting a request raises.
     """
@@ -70,12 +72,16 @@ async def without_truncated(
 
 
 def _apply(fetch: PartitionFetch, decoder: KafkaLogDecoder, epoch: int, answer: EpochEndOffset) -> bool:
-    """Return True if the log was truncated. An error is left to the fetch, which has the same."""
-    if answer.error_code or answer.end_offset < 0:
+    """Return True if the log does not have what was read. An error is left to the fetch, which has the same."""
+    position, where = decoder.fetch_position, str(decoder.partition)
+    if answer.error_code:
         return False
-    if answer.end_offset >= decoder.fetch_position:
+    if answer.end_offset < 0:
+        context = f"{where} at {position}: the leader knows no epoch as late as {decoder.leader_epoch} (KIP-320)"
+        fetch.error = OffsetOutOfRange(ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_OUT_OF_RANGE.name, context)
+        return True
+    if answer.end_offset >= position:
         decoder.checked_epoch = epoch
         return False
-    position = decoder.fetch_position
-    fetch.error = LogTruncated(str(decoder.partition), position, answer.end_offset, answer.leader_epoch)
+    fetch.error = LogTruncated(where, position, answer.end_offset, answer.leader_epoch)
     return True

@@ -6,25 +6,23 @@ one partition can only end that one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
 
 from odradek.core.interfaces import PartitionFetch
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.fetch_results import FetchStep, fetch_step
 from odradek.core.kafka.fetch_session import FetchPosition
-from odradek.core.kafka.leader_epochs import LeaderEpochs
 from odradek.core.kafka.produce import OnLeader
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import BrokerError, LogTruncated, OdradekError, OffsetOutOfRange
 from odradek.io.kafka.log_decoder import KafkaLogDecoder
 from odradek.types import Position, TopicPartition
-from odradek.wire.kafka.error_codes import ErrorCode
-from odradek.wire.kafka.messages.data import FetchableTopicResponse, FetchPartitionData, FetchResponse
+from odradek.wire.kafka.messages.data import FetchableTopicResponse, FetchPartitionData, FetchRequest, FetchResponse
 from odradek.wire.kafka.schema import ZERO_UUID
 
 __all__ = ["FetchExchange", "KnownPartition", "PartitionExchange"]
 
+_READ = frozenset({FetchStep.READ, FetchStep.READ_FROM_REPLICA})
 _RETRY = frozenset({FetchStep.RETRY, FetchStep.REFRESH, FetchStep.BACK_TO_LEADER})
 
 
@@ -81,7 +79,7 @@ class PartitionExchange:
 
     def begin(self, data: FetchPartitionData) -> PartitionExchange | None:
         """Begin with the records of a response; return None if they are of no use any more."""
-        if self.answered or data.error_code or data.diverging_epoch.epoch >= 0:
+        if self.answered or fetch_step(data) not in _READ:
             return None
         if self.decoder.fetch_position != self.offset:
             return None  # it was reset while the request was in flight
@@ -119,7 +117,7 @@ class PartitionExchange:
     def _error(self, step: FetchStep, data: FetchPartitionData, context: str) -> OdradekError:
         if step is FetchStep.TRUNCATED:
             diverging = data.diverging_epoch
-            end = min(diverging.end_offset, self.offset)  # what was committed may be of an earlier epoch than it says
+            end = min(diverging.end_offset, self.offset)  # positions may be committed with a wrong epoch
             return LogTruncated(str(self.partition), self.offset, end, diverging.epoch)
         error = broker_error(data.error_code, context)
         if step is FetchStep.OUT_OF_RANGE:
@@ -155,20 +153,23 @@ class FetchExchange:
             for fetch in fetches
         }
         self._names = {part.known.topic_id: where.topic for where, part in self._parts.items()}
-        self._names.pop(ZERO_UUID, None)
-        self.has_topic_ids = all(part.known.topic_id != ZERO_UUID for part in self._parts.values())
+        self.by_id = False
+        """The version of the request, and so its response, names topics by id."""
 
     @property
     def read_committed(self) -> bool:
         """The isolation of the request: that of its decoders."""
         return any(part.decoder.read_committed for part in self._parts.values())
 
+    @property
+    def topic_ids(self) -> Collection[bytes]:
+        """The ids of all topics; all zero for those whose id is not known."""
+        return self._names.keys()
+
     def positions(self, versions: BrokerVersions) -> dict[TopicPartition, FetchPosition]:
-        """Return what to ask a broker for, by partition."""
-        positions = {where: part.position(versions) for where, part in self._parts.items()}
-        if self.has_topic_ids:
-            return positions
-        return {where: replace(position, topic_id=ZERO_UUID) for where, position in positions.items()}
+        """Return what to ask a broker with these versions for, by partition. The response is from that broker, too."""
+        self.by_id = versions.names_topics_by_id(FetchRequest, self.topic_ids)
+        return {where: part.position(versions) for where, part in self._parts.items()}
 
     def open_sink(self, topic: FetchableTopicResponse, data: FetchPartitionData) -> PartitionExchange | None:
         """Return the receiver of a partition's record bytes (`wire.kafka.fetch_response.OpenSink`)."""
@@ -176,34 +177,37 @@ class FetchExchange:
         return None if part is None else part.begin(data)
 
     def apply(self, response: FetchResponse, on_leader: OnLeader) -> None:
-        """Set the result of every fetch that the response is about."""
+        """Set the result of every fetch that the response is about. An error of the whole response is that of the
+        fetches it says nothing else about."""
+        left = dict(self._parts)
         for topic in response.responses:
             for data in topic.partitions:
                 if (part := self._part(topic, data)) is not None:
+                    left.pop(part.partition, None)
                     part.apply(data, self._address)
                     if data.error_code and (leader := data.current_leader).leader_id >= 0:
                         on_leader(part.partition, leader.leader_id, leader.leader_epoch, response.node_endpoints)
+        if response.error_code:
+            error = self._error(response.error_code)
+            for part in left.values():
+                part.fetch.error = error
 
-    def record_epochs(self, epochs: LeaderEpochs) -> None:
-        """Record the epochs of what was read, and forget the one that a position out of range was committed with."""
-        for partition, part in self._parts.items():
-            if isinstance(part.fetch.error, OffsetOutOfRange):
-                epochs.forget_committed(partition)
-            if part.received and part.decoder.leader_epoch >= 0:
-                epochs.record(partition, part.offset, part.decoder.leader_epoch)
+    @property
+    def out_of_range(self) -> Collection[TopicPartition]:
+        """The partitions whose logs do not have what was asked for."""
+        return [where for where, part in self._parts.items() if isinstance(part.fetch.error, OffsetOutOfRange)]
 
     def end(self) -> None:
         """Accept no more bytes."""
         for part in self._parts.values():
             part.end()
 
-    def fail(self, code: int) -> OdradekError:
+    def _error(self, code: int) -> OdradekError:
         """Return the error for an error code of the whole response; what is retried for a partition is for all."""
-        assert code != ErrorCode.NONE
         error = broker_error(code, f"{self._address}: fetch of {len(self._parts)} partitions")
         error.retriable |= fetch_step(FetchPartitionData(error_code=code)) in _RETRY
         return error
 
     def _part(self, topic: FetchableTopicResponse, data: FetchPartitionData) -> PartitionExchange | None:
-        name = topic.topic or self._names.get(topic.topic_id, "")
+        name = self._names.get(topic.topic_id, "") if self.by_id else topic.topic
         return self._parts.get(TopicPartition(name, data.partition_index))

@@ -6,10 +6,11 @@ handshake, and what goes wrong becomes an error that names the step, the address
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from odradek.core.kafka.sasl import authenticate, authenticate_again_at
 from odradek.core.kafka.sasl.authentication import Outgoing
@@ -17,11 +18,11 @@ from odradek.core.kafka.sasl.exchange import Exchange
 from odradek.core.kafka.version_probe import (
     ConnectionClosed,
     Probe,
-    ProbeFlow,
     ProbeOutcome,
     Received,
     Silent,
     probe_after_sasl,
+    probe_sasl,
     probe_versions,
 )
 from odradek.core.kafka.versions import BrokerVersions
@@ -41,8 +42,14 @@ from odradek.wire.kafka.messages.metadata import ApiVersionsRequest
 
 __all__ = ["Identity", "KafkaHandshake", "KnownVersions", "Login", "Session"]
 
+T = TypeVar("T")
+
 RELEASE_MEMORY_S = 600.0
 """Time for which it is remembered that a broker does not answer ApiVersions: it may be upgraded."""
+
+SASL_ATTEMPTS = 3
+"""Attempts in a row after which a connection that ends during authentication means a refusal, where brokers refuse that
+way (before 1.0): whatever cuts a line looks the same."""
 
 MIN_RENEWAL_S = 1.1
 """Minimum time between two authentications on a connection: brokers refuse the second one within a second."""
@@ -108,6 +115,8 @@ class KnownVersions:
         self.latest: dict[str, BrokerVersions] = {}
         """Address -> what the broker offered on its latest connection."""
         self._releases: dict[str, tuple[float, BrokerVersions]] = {}
+        self.failed_logins: Counter[str] = Counter()
+        """Address -> attempts to authenticate in a row that ended without an answer."""
 
     def release(self, address: str) -> BrokerVersions | None:
         """Return the versions of a broker that does not answer ApiVersions, or None."""
@@ -216,9 +225,10 @@ class KafkaHandshake:
         self._known.learn(self._address, versions)
         return versions
 
-    def _probe(self, flow: ProbeFlow) -> Generator[Any, Any, BrokerVersions]:
+    def _probe(
+        self, flow: Generator[Probe, ProbeOutcome, T], *, on_new_connection: bool = True
+    ) -> Generator[Any, Any, T]:
         probe, late = next(flow), frozenset[int]()
-        on_new_connection = True
         while True:
             if probe.reconnect and not on_new_connection:
                 yield RECONNECT
@@ -228,11 +238,11 @@ class KafkaHandshake:
             try:
                 probe = flow.send(outcome)
             except StopIteration as end:
-                versions: BrokerVersions = end.value
+                result: T = end.value
                 break
         if late:
             yield from self._skip(late)
-        return versions
+        return result
 
     def _skip(self, late: Iterable[int]) -> Generator[Any, Any, None]:
         """Wait for the answers that nothing needs. Where SASL is expected, the broker closes instead; once a broker of
@@ -240,11 +250,18 @@ class KafkaHandshake:
         try:
             yield ProbeRequest((), late, self._identity.client_id)
         except ConnectionLost as error:
-            if self._known.latest:
-                raise
+            if not self._known.latest:
+                yield from self._refuse_sasl(error)
+            raise
+
+    def _refuse_sasl(self, lost: ConnectionLost) -> Generator[Any, Any, None]:
+        """Raise that the listener expects SASL, if that is why the connection is lost."""
+        sasl = yield from self._probe(probe_sasl(), on_new_connection=False)
+        if sasl is not None:
             refused = Unreachable("sasl", self._address, "the broker answers ApiVersions, and closes upon Metadata")
-            refused.hint, refused.retriable = "the listener expects SASL: use a URL with +sasl", False
-            raise refused from error
+            has = f", with {' or '.join(sasl.mechanisms)}" if sasl.mechanisms else ""
+            refused.hint, refused.retriable = f"the listener expects SASL: use a URL with +sasl{has}", False
+            raise refused from lost
 
     def _perform(self, probe: Probe, late: Iterable[int]) -> Generator[Any, Any, tuple[ProbeOutcome, frozenset[int]]]:
         """Send the requests of a probe; return what happened first, and the answers that are still to come."""
@@ -279,8 +296,10 @@ class KafkaHandshake:
             return Session(versions)
         mechanism = self._login.mechanism
         hint = "the broker's log says why" if versions.has_sasl_requests else "the user, password or mechanism is wrong"
+        failed_logins = self._known.failed_logins
+        may_pass = versions.has_sasl_requests or failed_logins[self._address] + 1 < SASL_ATTEMPTS
         try:
-            with _step("sasl", self._address, hint, retriable=versions.has_sasl_requests):
+            with _step("sasl", self._address, hint, retriable=may_pass):
                 exchange = self._login.begin(self._host)
                 flow = authenticate(mechanism, exchange, sasl_requests=versions.has_sasl_requests)
                 message = next(flow)
@@ -293,6 +312,10 @@ class KafkaHandshake:
                         break
         except AuthFailed as error:
             raise self._explained(error) from error
+        except Unreachable:
+            failed_logins[self._address] += 1
+            raise
+        failed_logins[self._address] = 0
         now = self.clock()
         renew_at = authenticate_again_at(now, lifetime_ms, self._random())
         return Session(versions, None if renew_at is None else max(renew_at, now + MIN_RENEWAL_S))

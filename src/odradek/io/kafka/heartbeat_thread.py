@@ -2,8 +2,9 @@
 
 A handler that calls `time.sleep`, or computes for a minute, stops everything on its event loop, heartbeats too: the
 coordinator would remove the member, and the next one would get the same record. So a thread watches the loop. If the
-loop does not report for one and a half heartbeat intervals, the thread opens a connection of its own, on an event loop
-of its own, and sends the member's heartbeats until the loop runs again.
+loop does not report for a heartbeat interval, the thread opens a connection of its own, on an event loop of its own,
+and sends the member's heartbeats until the loop runs again. A session may be no longer than three intervals, of which
+one may have gone by when the loop blocks: the thread has to begin well before the second one ends.
 """
 
 from __future__ import annotations
@@ -26,15 +27,21 @@ from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from odradek.wire.kafka.schema import Request, Response
 
-__all__ = ["Heartbeat", "HeartbeatAnswer", "HeartbeatThread"]
+__all__ = ["SIGNS_PER_INTERVAL", "Heartbeat", "HeartbeatThread", "SentHeartbeat"]
 
 log = logging.getLogger("odradek.group")
 
-BLOCKED_INTERVALS = 1.5
-"""Heartbeat intervals without a sign of the loop, which gives one per interval, after which it counts as blocked."""
+SIGNS_PER_INTERVAL = 2
+"""Times per heartbeat interval that the loop shows that it runs: after an interval without a sign it is blocked."""
+
+CHECKS_PER_INTERVAL = 4
+"""Times per heartbeat interval that the thread checks for a sign."""
 
 POLL_S = 0.05
 """Time after which the thread notices that the loop runs again, or that it was stopped, while it sends (s)."""
+
+PAUSE_S = 1.0
+"""Time by which a sleep of the thread has to be late, and by a heartbeat interval, to be reported as a pause (s)."""
 
 _REMOVED = (
     ErrorCode.UNKNOWN_MEMBER_ID,
@@ -53,11 +60,11 @@ class Heartbeat(NamedTuple):
     coordinator: Broker
 
 
-class HeartbeatAnswer(NamedTuple):
-    """The answer of the coordinator to a heartbeat of the thread."""
+class SentHeartbeat(NamedTuple):
+    """A heartbeat that the thread has sent, and its response; None before there is one."""
 
     request: Request[Any]
-    response: Response
+    response: Response | None
 
 
 class HeartbeatThread:
@@ -88,9 +95,10 @@ class HeartbeatThread:
         self._rebalance_timeout_s = rebalance_timeout_s
         self._heartbeat: Heartbeat | None = None
         self._alive_at = 0.0
+        self._awake = _Times()
         self._loop_thread = 0
         self._stopped = threading.Event()
-        self._answers: deque[HeartbeatAnswer] = deque(maxlen=1)
+        self._sent: deque[SentHeartbeat] = deque(maxlen=1)  # the latest one that the loop has not taken
 
     # ---- called by the loop ----------------------------------------------------------------------------------
 
@@ -103,31 +111,39 @@ class HeartbeatThread:
         """Ask the thread to end, without waiting for it."""
         self._stopped.set()
 
-    def loop_runs(self, heartbeat: Heartbeat | None) -> HeartbeatAnswer | None:
-        """Note that the loop runs. Called at least once per heartbeat interval, and when the generation changes.
+    def loop_runs(self, heartbeat: Heartbeat | None) -> None:
+        """Note that the loop runs. Called `SIGNS_PER_INTERVAL` times at least, and when the generation changes.
 
         Args:
             heartbeat: What to send once the loop is blocked; None: nothing.
-
-        Returns:
-            The latest answer to a heartbeat that the thread has sent since the last call.
         """
         self._heartbeat, self._alive_at = heartbeat, time.monotonic()
-        return self._answers.pop() if self._answers else None
 
-    @property
-    def has_answer(self) -> bool:
-        """True if the next call of `loop_runs` returns an answer."""
-        return bool(self._answers)
+    def take_sent(self) -> SentHeartbeat | None:
+        """Return the latest heartbeat that the thread has sent, if the loop does not know it yet. One that has no
+        response so far comes again when it has one."""
+        return self._sent.pop() if self._sent else None
 
     # ---- in the thread ---------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._stopped.wait(self._interval_s / 2):
+        self._awake = _Times()
+        interval_s = self._interval_s / CHECKS_PER_INTERVAL
+        while not self._stopped.wait(interval_s):
+            self._leave_out_pause(interval_s)
             if self._is_blocked():
                 self._name_blocking_call()
                 anyio.run(self._stand_in)
                 self._report_end()
+
+    def _leave_out_pause(self, asked_s: float) -> None:
+        """Do not count a time in which this thread could not run either, although it asked for a sleep of `asked_s`:
+        no call in the loop is to blame for a process that was stopped."""
+        before, self._awake = self._awake, _Times()
+        late_s = self._awake.clock - before.clock - asked_s
+        if late_s > max(PAUSE_S, self._interval_s):
+            self._alive_at = min(self._awake.clock, self._alive_at + late_s)
+            self._report_pause(late_s, self._awake.cpu - before.cpu)
 
     def _blocked_s(self) -> float:
         """Return for how long the loop has given no sign (s)."""
@@ -135,20 +151,23 @@ class HeartbeatThread:
 
     def _is_blocked(self) -> bool:
         """Return True while heartbeats have to be sent for the loop."""
-        limits = BLOCKED_INTERVALS * self._interval_s < self._blocked_s() < self._max_blocked_s
+        limits = self._interval_s < self._blocked_s() < self._max_blocked_s
         return limits and self._heartbeat is not None and not self._stopped.is_set()
 
     async def _stand_in(self) -> None:
         """Send heartbeats until the loop runs again, or for `max_blocked_s` in all."""
         async with self._new_connections() as connections, anyio.create_task_group() as tasks:
             tasks.start_soon(self._send_heartbeats, connections)
-            while self._is_blocked():  # noqa: ASYNC110 - the loop that ends this must not pay for it
+            self._awake = _Times()
+            while self._is_blocked():  # the loop that ends this must not pay for it
                 await anyio.sleep(POLL_S)
+                self._leave_out_pause(POLL_S)
             tasks.cancel_scope.cancel()
 
     async def _send_heartbeats(self, connections: BrokerConnections) -> None:
         problem = ""
-        while (heartbeat := self._heartbeat) is not None:
+        while self._is_blocked() and (heartbeat := self._heartbeat) is not None:
+            self._sent.append(SentHeartbeat(heartbeat.request, None))
             try:
                 response = await connections.get(heartbeat.coordinator, "heartbeat").submit(heartbeat.request)
             except OdradekError as error:
@@ -161,21 +180,17 @@ class HeartbeatThread:
             await anyio.sleep(self._interval_s)
 
     def _receive(self, heartbeat: Heartbeat, response: Response) -> None:
-        self._answers.append(HeartbeatAnswer(heartbeat.request, response))
+        self._sent.append(SentHeartbeat(heartbeat.request, response))
         if self._heartbeat is not heartbeat:
             return
+        request = heartbeat.request
         if getattr(response, "error_code", 0) in _REMOVED:
             self._heartbeat = None
-            return
-        request = heartbeat.request
-        if isinstance(request, ConsumerGroupHeartbeatRequest) and isinstance(response, ConsumerGroupHeartbeatResponse):
-            following = ConsumerGroupHeartbeatRequest(  # nothing but the epoch has changed
-                group_id=request.group_id,
-                member_id=request.member_id,
-                member_epoch=max(request.member_epoch, response.member_epoch),
-                instance_id=request.instance_id,
-            )
-            self._heartbeat = heartbeat._replace(request=following)
+        elif isinstance(request, ConsumerGroupHeartbeatRequest) and isinstance(
+            response, ConsumerGroupHeartbeatResponse
+        ):
+            epoch = max(request.member_epoch, response.member_epoch)
+            self._heartbeat = heartbeat._replace(request=request.__replace__(member_epoch=epoch))
 
     # ---- the log ---------------------------------------------------------------------------------------------
 
@@ -190,6 +205,14 @@ class HeartbeatThread:
             self._rebalance_timeout_s,
         )
 
+    def _report_pause(self, seconds: float, cpu_s: float) -> None:
+        reason = (
+            "the process did not run (it was stopped, the machine was suspended, or there was no processor for it)"
+            if cpu_s < seconds / 2
+            else "a call kept Python's global lock, so that no other thread could run"
+        )
+        log.warning("%s: no heartbeats for %.1f s: %s", self._group, seconds, reason)
+
     def _report_end(self) -> None:
         if self._blocked_s() >= self._max_blocked_s:
             log.warning(
@@ -199,6 +222,13 @@ class HeartbeatThread:
                 describe_call(self._loop_thread),
                 self._blocked_s(),
             )
+
+
+class _Times:
+    """The time now, and the processor time of all threads of the process until now (s)."""
+
+    def __init__(self) -> None:
+        self.clock, self.cpu = time.monotonic(), time.process_time()
 
 
 def describe_call(thread: int) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from odradek.core.interfaces import DecoderOptions
+from odradek.core.kafka.leader_epochs import LeaderEpochs
 from odradek.core.kafka.read_committed import committed_only
-from odradek.types import Position, TopicPartition
+from odradek.types import Columns, Position, TopicPartition
 from odradek.wire.kafka.messages.data import AbortedTransaction
 from odradek.wire.kafka.records.decoder import RecordDecoder
+from odradek.wire.kafka.schema import ZERO_UUID
 
 __all__ = ["KafkaLogDecoder"]
 
@@ -20,26 +23,41 @@ class KafkaLogDecoder(RecordDecoder):
         partition: Which.
         position: Where it begins.
         options: See `DecoderOptions`.
+        epochs: Told of the leader epochs of what is taken.
         committed_epoch: The epoch of the record before `position`, if a group has committed it; -1: not known.
+        topic_id: Of the topic that has this log; all zero: not known.
     """
 
     def __init__(
-        self, partition: TopicPartition, position: Position, options: DecoderOptions, committed_epoch: int = -1
+        self,
+        partition: TopicPartition,
+        position: Position,
+        options: DecoderOptions,
+        epochs: LeaderEpochs,
+        committed_epoch: int = -1,
+        topic_id: bytes = ZERO_UUID,
     ) -> None:
+        self.topic_id = topic_id
         self.read_committed, self.max_message_bytes = options.read_committed, options.max_message_bytes
         self.needed_bytes = 0
         """The size of the entry at `fetch_position`, if the last response ended in it; else 0 (bytes). Brokers before
         0.10.1 return no more of it than they are asked for."""
         self.checked_epoch = -1
         """The epoch of the leader whose log was found to have everything read so far."""
-        self._committed = position, committed_epoch
-        super().__init__(partition, position, options)
+        self.sure_at = self.unanswered_since = -math.inf
+        """When the last fetch was sent that was answered without an error, and one that was not (see `TopicCheck`)."""
+        self._epochs = epochs
+        super().__init__(partition, position, options, committed_epoch)
 
-    @property
-    def leader_epoch(self) -> int:
-        """The epoch of the record before `fetch_position`; -1 if it is not known."""
-        position, epoch = self._committed
-        return epoch if self.fetch_position == position else super().leader_epoch
+    def take(self) -> Columns:
+        """Return everything decoded since the last take, and forget it. May be empty.
+
+        Epochs are recorded here, from the headers of the very batches that are delivered, and not when a response ends:
+        its connection may be lost before, and compressed batches are opened after that.
+        """
+        for span in self.take_epochs():
+            self._epochs.record(self.partition, span.first, span.behind, span.epoch)
+        return super().take()
 
     def reset(self, position: Position) -> None:
         """Forget everything not taken, and continue from `position`: see `RecordDecoder.reset`."""

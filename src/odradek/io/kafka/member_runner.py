@@ -36,10 +36,10 @@ from odradek.core.kafka.transaction_requests import GroupMetadata
 from odradek.errors import OdradekError
 from odradek.io.kafka.connection import KafkaConnection
 from odradek.io.kafka.group_topics import GroupTopics, replica_racks
-from odradek.io.kafka.heartbeat_thread import Heartbeat, HeartbeatThread
+from odradek.io.kafka.heartbeat_thread import SIGNS_PER_INTERVAL, Heartbeat, HeartbeatThread
 from odradek.io.kafka.offsets import CoordinatorAccess
 from odradek.io.notifier import Notifier
-from odradek.types import Broker, TopicPartition
+from odradek.types import Broker
 from odradek.wire.kafka.messages.groups import JoinGroupRequest, SyncGroupRequest
 from odradek.wire.kafka.schema import Response
 
@@ -78,13 +78,13 @@ class MemberRunner:
         *,
         spawn: Spawn,
         number: int,
-        on_lost: Callable[[frozenset[TopicPartition]], None],
+        on_lost: Callable[[Lost], None],
     ) -> None:
         self._access, self._topics, self._spawn, self._on_lost = access, topics, spawn, on_lost
         self._subscription, self._settings = subscription, settings
         self._assignors = assignors_of(subscription.assignors)
         self._group, self._purpose = subscription.group, f"group {subscription.group} member {number}"
-        self.member = self._make_member(GroupProtocol.CLASSIC)  # until `start` says what the brokers have
+        self._member = self._make_member(GroupProtocol.CLASSIC)  # until `start` says what the brokers have
         self.problem = ""
         """The last error, until a request succeeds; empty while nothing is wrong."""
         self._steps: deque[Revoke | Assign] = deque()
@@ -103,11 +103,24 @@ class MemberRunner:
             rebalance_timeout_s=settings.rebalance_timeout_s,
         )
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._member!r}>"
+
+    @property
+    def member(self) -> Member | ConsumerGroupMember:
+        """The member. There is no other way to it, and this one first lets it take in what the heartbeat thread has
+        sent: every request, commit and response is based on the epoch that the coordinator has by now."""
+        sent = self._heartbeats.take_sent()
+        if sent is not None:
+            self._member.heartbeat_answered(sent.request, sent.response)
+            self._reported.notify()
+        return self._member
+
     def start(self, protocol: GroupProtocol) -> None:
         """Start the member, unless it was started before."""
         if not self._started:
             self._started = True
-            self.member = self._make_member(protocol)
+            self._member = self._make_member(protocol)
             self._spawn(self._run)
 
     async def next_step(self) -> Revoke | Assign:
@@ -129,10 +142,11 @@ class MemberRunner:
         self.member.revoked(step)
         self._reported.notify()
 
-    def commit_refused(self, token: GroupMetadata, code: int) -> None:
-        """Take in the error code of a commit of this generation."""
-        self.member.commit_refused(token, code)
+    def commit_refused(self, token: GroupMetadata, code: int) -> bool:
+        """Take in the error code of a commit. Return True if the member may have a token soon that is accepted."""
+        newer = self.member.commit_refused(token, code)
         self._reported.notify()
+        return newer
 
     async def leave(self) -> None:
         """Leave the group. Does nothing if it never joined. Cancellation: it leaves in the background."""
@@ -202,7 +216,7 @@ class MemberRunner:
             self._report_to_thread()
             wake_at = self.member.tick(now)
             wait_s = math.inf if wake_at is None else max(0.0, wake_at - now)
-            await self._reported.wait(version, min(wait_s, self._settings.heartbeat_interval_s))
+            await self._reported.wait(version, min(wait_s, self._settings.heartbeat_interval_s / SIGNS_PER_INTERVAL))
 
     def _begin_to_leave(self) -> None:
         """Have the member leave, once it has its id: only the answer to its JoinGroup says that on brokers before 2.2,
@@ -223,14 +237,11 @@ class MemberRunner:
             self._disconnect()
 
     def _report_to_thread(self) -> None:
-        """Show that this loop runs, and apply what the thread was answered while it did not."""
+        """Show that this loop runs, and what to send once it does not."""
         member, heartbeat = self.member, None
         if member.coordinator is not None and (request := member.heartbeat) is not None:
             heartbeat = Heartbeat(request, _broker(member.coordinator))
-        answer = self._heartbeats.loop_runs(heartbeat)
-        if answer is not None:
-            member.heartbeat_answered(answer.request, answer.response)
-            self._reported.notify()
+        self._heartbeats.loop_runs(heartbeat)
 
     def _begin(self, effect: Effect, tasks: anyio.abc.TaskGroup) -> None:
         match effect:
@@ -241,7 +252,7 @@ class MemberRunner:
                 tasks.start_soon(self._guard, self._compute, effect)
             case Lost():
                 self._steps.clear()
-                self._on_lost(effect.partitions)
+                self._on_lost(effect)
             case Fail():
                 self._fail(effect.error)
             case Revoke() | Assign():
@@ -279,7 +290,7 @@ class MemberRunner:
             self._failures = self._failures + 1 if refused else 0
             self.problem = (refused and getattr(response, "error_message", None)) or ""
             if self._subscription.group_protocol is None and falls_back(response):
-                self.member = self._make_member(GroupProtocol.CLASSIC)
+                self._member = self._make_member(GroupProtocol.CLASSIC)
             else:
                 self.member.receive(response, anyio.current_time(), delay)
         finally:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from odradek.core.interfaces import Assignment, RebalanceListener, Subscription
-from odradek.core.kafka.group_effects import Assign, Revoke
+from odradek.core.kafka.group_effects import Assign, Lost, Revoke
 from odradek.core.kafka.group_protocol import group_protocol
 from odradek.core.kafka.member_states import MemberSettings
 from odradek.core.kafka.transaction_requests import GroupMetadata, Offset
@@ -65,7 +65,7 @@ class KafkaMembership:
         self._generation = self._losses = 0
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._runner.member!r}>"
+        return f"<{type(self).__name__} {self._runner!r}>"
 
     @property
     def consumer_id(self) -> str:
@@ -108,7 +108,8 @@ class KafkaMembership:
 
         Raises:
             GroupError: A partition is not assigned to this member (any more).
-            BrokerError: The group has removed this member, or refuses the positions. Nothing more of them is stored.
+            BrokerError: The generation of this member has ended, or the group refuses the positions. Nothing more of
+                them is stored.
             TransportError, DeadlineError: They may be stored or not.
         """
         await self._offsets.commit(positions, token=lambda: self.token(positions), refused=self._runner.commit_refused)
@@ -123,9 +124,12 @@ class KafkaMembership:
 
     def token(self, positions: Mapping[TopicPartition, Position]) -> GroupMetadata:
         """Return the current generation, if the member has all these partitions in it; else raise GroupError."""
-        if foreign := sorted(positions.keys() - self._assigned.keys()):
+        fence = self._runner.member.fence
+        # Without a generation it has lost all of them, but the step of the runner that says so is still to come.
+        foreign = sorted(positions.keys() - self._assigned.keys() if fence.generation > 0 else positions)
+        if foreign:
             raise GroupError(f"group {self._group}: {foreign[0]} does not belong to this member: not committed")
-        return self._runner.member.fence
+        return fence
 
     async def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Position | None]:
         """Return the committed positions; None where none was ever committed. See `KafkaOffsets.fetch`."""
@@ -176,12 +180,12 @@ class KafkaMembership:
             used[fewest] += 1
         return chosen
 
-    def _lose(self, partitions: frozenset[TopicPartition]) -> None:
+    def _lose(self, effect: Lost) -> None:
         """Take partitions from the listener at once."""
         self._losses += 1
-        lost = partitions & self._assigned.keys()
+        lost = effect.partitions & self._assigned.keys()
         for partition in lost:
             del self._assigned[partition]
         if lost and self._listener is not None:
-            log.warning("%s: lost %d partitions: the group has removed this member", self._group, len(lost))
+            log.warning("%s: lost %d partitions: %s", self._group, len(lost), effect.reason)
             self._listener.lost(lost)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from random import random, shuffle
 from types import TracebackType
@@ -85,11 +85,19 @@ class KafkaMetadata:
         bootstrap: Some brokers' addresses, in any order.
         ask: Sends requests.
         options: See MetadataOptions.
+        on_recreated: Called with topics that were deleted and made again.
     """
 
-    def __init__(self, bootstrap: Sequence[Broker], ask: Ask, options: MetadataOptions | None = None) -> None:
+    def __init__(
+        self,
+        bootstrap: Sequence[Broker],
+        ask: Ask,
+        options: MetadataOptions | None = None,
+        on_recreated: Callable[[Collection[str]], None] = lambda topics: None,
+    ) -> None:
         if not bootstrap:
             raise ConfigError("the URL of a cluster needs at least one broker")
+        self._on_recreated = on_recreated
         self._bootstrap, self._ask, self._options = list(bootstrap), ask, options or MetadataOptions()
         shuffle(self._bootstrap)
         self._table = RoutingSnapshot()
@@ -109,6 +117,12 @@ class KafkaMetadata:
     @property
     def table(self) -> RoutingSnapshot:
         return self._table
+
+    @property
+    def read_at(self) -> float:
+        """Time of the event loop at which the latest answer was asked for: the table is not older. Minus infinity:
+        there was none."""
+        return self._read_at
 
     async def __aenter__(self) -> Self:
         await self._bootstrap_within(self._options.bootstrap_timeout_s)
@@ -263,18 +277,21 @@ class KafkaMetadata:
 
     async def _read_from(self, broker: Broker, create: Iterable[str]) -> None:
         names = None if self._all_topics else sorted({*self._topics, *create})
-        lists_all = True
+        lists_all = leader_epochs = True
 
         def build(versions: BrokerVersions) -> MetadataRequest:
-            nonlocal lists_all
-            lists_all = versions.lists_all_brokers
+            nonlocal lists_all, leader_epochs
+            lists_all, leader_epochs = versions.lists_all_brokers, versions.has_leader_epochs
             return metadata_request(versions, names, bool(create))
 
+        asked_at = anyio.current_time()
         response = await self._ask(broker, build)
         if response.error_code not in (0, ErrorCode.REBOOTSTRAP_REQUIRED):
             raise broker_error(response.error_code, f"{broker.address}: Metadata")
-        state, changes = self._table.state.apply(response, names)
-        self._read_at = anyio.current_time()
+        state, changes = self._table.state.apply(response, names, leader_epochs=leader_epochs)
+        self._read_at = asked_at
+        if changes.recreated:
+            self._on_recreated(changes.recreated)
         self._update(state)
         if changes.bootstrap_again:
             log.warning("%s asks this client to begin again with the addresses of its URL", broker.address)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from random import random
 from typing import Any, TypeVar
 
@@ -16,9 +16,12 @@ from odradek.core.kafka.offsets import Committed, OffsetStep, commit_request, fe
 from odradek.core.kafka.transaction_requests import GroupMetadata, Offset
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import DeadlineError, OdradekError, Unsupported
+from odradek.io.kafka.connection import VersionLimits
 from odradek.io.kafka.connections import BrokerConnections
 from odradek.io.kafka.coordinators import Coordinators, CoordinatorType
+from odradek.io.kafka.metadata import KafkaMetadata
 from odradek.types import Position, TopicPartition
+from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.groups import OffsetCommitRequest, OffsetFetchRequest
 from odradek.wire.kafka.schema import Request, Response
 
@@ -28,6 +31,9 @@ R = TypeVar("R", bound=Response)
 
 MAX_NAMED = 5
 """Partitions named in one error; further ones are only counted."""
+
+_OTHER_TOPIC = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+"""Codes for a topic that was deleted, and may be made again."""
 
 FINAL_STEPS = (OffsetStep.LOST, OffsetStep.FENCED, OffsetStep.FAIL)
 
@@ -42,6 +48,7 @@ class CoordinatorAccess:
         ask: Sends a request, made for the versions of the broker, to any broker.
         versions: Returns the versions of the oldest broker met so far.
         epochs: Of what was read, for commits.
+        metadata: Knows the ids of topics.
         timeout_s: From a call to its outcome (s).
         backoff: Between two attempts.
     """
@@ -51,6 +58,7 @@ class CoordinatorAccess:
     ask: Callable[..., Awaitable[Any]]
     versions: Callable[[], BrokerVersions]
     epochs: LeaderEpochs
+    metadata: KafkaMetadata
     timeout_s: float = 10.0
     backoff: Backoff = Backoff()  # noqa: RUF009 - frozen
 
@@ -105,35 +113,50 @@ class KafkaOffsets:
         positions: Mapping[TopicPartition, Position],
         *,
         token: Callable[[], GroupMetadata] | None = None,
-        refused: Callable[[GroupMetadata, int], None] | None = None,
+        refused: Callable[[GroupMetadata, int], bool] | None = None,
     ) -> None:
-        """Store positions. Cancellation: positions being stored may be stored or not.
+        """Store positions. Those in a topic that is deleted and made again meanwhile are dropped: in the new log they
+        would be the positions of other records. Brokers compare topics from 4.2 on; before, a position may be stored
+        for a new topic of which this client has not heard yet.
+
+        Cancellation: positions being stored may be stored or not.
 
         Args:
-            positions: By partition.
+            positions: By partition; in the topics that are known when this is called.
             token: Returns what proves that a member owns them, before each attempt; None: they are stored unfenced,
                 which brokers refuse while the group has members.
-            refused: Called with the token that was sent, and with each error that says something about the member.
+            refused: Called with the token that was sent, and with each error. Returns True if the positions are to be
+                sent again with the next token, although the error is a final one.
 
         Raises:
             BrokerError, TransportError, DeadlineError: Names partitions that were not stored, and why.
             Unsupported: The brokers are older than 0.8.1.
         """
-        left = dict(positions)
+        metadata, left = self._access.metadata, dict(positions)
+        topic_ids = {p.topic: metadata.table.state.topic_id(p.topic) for p in positions}
 
         async def attempt() -> dict[TopicPartition, Committed]:
+            table = metadata.table.state
+            for partition in [p for p in left if table.is_recreated(p.topic, topic_ids[p.topic])]:
+                del left[partition]
+            if not left:
+                return {}
             sent = GroupMetadata(self.group) if token is None else token()
-            request = commit_request(self.with_epochs(left), sent)
-            response = await self._ask(OffsetCommitRequest, lambda versions: request)
-            read = read_commit(response)
+            request = commit_request(self.with_epochs(left), sent, topic_ids)
+            response = await self._ask(OffsetCommitRequest, lambda versions: request, topic_ids.values())
+            read = read_commit(response, topic_ids)
             answers = {p: read.get(p, Committed(OffsetStep.RETRY)) for p in left}
             for partition, answer in answers.items():
                 if answer.step is OffsetStep.DONE:
                     del left[partition]
-            for code in {answer.error_code for answer in answers.values()} - {0}:
-                if refused is not None:
-                    refused(sent, code)
-            return answers
+            codes = {answer.error_code for answer in answers.values()} - {0}
+            if not codes.isdisjoint(_OTHER_TOPIC):
+                await metadata.refresh()
+            again = {code for code in codes if refused is not None and refused(sent, code)}
+            return {
+                p: replace(answer, step=OffsetStep.REJOIN) if answer.error_code in again else answer
+                for p, answer in answers.items()
+            }
 
         if positions:
             await self._until_done(attempt, "positions not stored")
@@ -176,7 +199,12 @@ class KafkaOffsets:
         more = f" and {len(failed) - MAX_NAMED} more" if len(failed) > MAX_NAMED else ""
         return broker_error(worst.error_code, f"group {self.group}: {what}: {names}{more}")
 
-    async def _ask(self, api: type[Request[R]], build: Callable[[BrokerVersions], Request[R]]) -> R:
+    async def _ask(
+        self,
+        api: type[Request[R]],
+        build: Callable[[BrokerVersions], Request[R]],
+        topic_ids: Collection[bytes] | None = None,
+    ) -> R:
         versions = self._access.versions()
         if not versions.has_offsets:
             raise Unsupported("storing positions under a group name", "Kafka 0.8.1: keep a reader's bookmark instead")
@@ -184,7 +212,8 @@ class KafkaOffsets:
             response: R = await self._access.ask(api, build)
         else:
             broker = await self._access.coordinators.find(CoordinatorType.GROUP, self.group)
-            response = await self._access.connections.get(broker, "positions").submit_built(api, build)
+            connection, limits = self._access.connections.get(broker, "positions"), VersionLimits(topic_ids)
+            response = await connection.submit_built(api, build, limits=limits)
         return response
 
     def _forget(self) -> None:

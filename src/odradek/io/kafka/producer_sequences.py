@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from odradek.core.kafka.batch_sequences import BatchSequences
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.producer_state import IdempotentProducer
+from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import RemoteProtocolError
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
@@ -28,10 +29,11 @@ class KafkaProducerSequences(BatchSequences):
 
     Args:
         ask: Reaches any broker.
+        versions: Returns those of the oldest broker of the cluster.
     """
 
-    def __init__(self, ask: AskAnyBroker) -> None:
-        super().__init__(IdempotentProducer())
+    def __init__(self, ask: AskAnyBroker, versions: Callable[[], BrokerVersions]) -> None:
+        super().__init__(IdempotentProducer(lambda: versions().remembered_batches))
         self._ask = ask
 
     async def identify(self) -> None:

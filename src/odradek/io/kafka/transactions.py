@@ -51,7 +51,7 @@ class KafkaTransactions(BatchSequences):
     def __init__(
         self, access: CoordinatorAccess, transactional_id: str, timeout_s: float, *, v2: bool, has_epoch_bump: bool
     ) -> None:
-        super().__init__(IdempotentProducer(transactional=True))
+        super().__init__(IdempotentProducer(lambda: access.versions().remembered_batches, transactional=True))
         self.transactional_id, self.name = transactional_id, f"transactional id {transactional_id}"
         self._access, self._v2 = access, v2
         self._machine = Transactions(transactional_id, int(timeout_s * 1000), has_epoch_bump=has_epoch_bump)

@@ -12,7 +12,14 @@ from typing import Any, NoReturn, Self
 
 from anyio.abc import TaskGroup
 
-from odradek.core.interfaces import ClusterMetadata, DecoderOptions, PartitionFetch, ProducerRecord, Subscription
+from odradek.core.interfaces import (
+    NOT_OPEN,
+    ClusterMetadata,
+    DecoderOptions,
+    PartitionFetch,
+    ProducerRecord,
+    Subscription,
+)
 from odradek.core.kafka07.refusal import ClosingBrokerPolicy
 from odradek.core.kafka07.znodes import GROUPS, MAX_PARTITIONS
 from odradek.core.produce.partitioners import KeyHash
@@ -145,7 +152,7 @@ class Kafka07Driver:
     @property
     def metadata(self) -> ClusterMetadata:
         if self._metadata is None:
-            raise Closed(f"{self!r}: use it in `async with`")
+            raise Closed(NOT_OPEN)
         return self._metadata
 
     # ---- brokers --------------------------------------------------------------------------------------------
@@ -166,7 +173,7 @@ class Kafka07Driver:
         if client is not None and (client.broker is broker or client.broker == broker):
             return client
         if self._tasks is None:
-            raise Closed(f"{self!r}: use it in `async with`")
+            raise Closed(NOT_OPEN)
         if client is not None:
             self._tasks.start_soon(client.connection.aclose)
         connection = Connection(broker.host, broker.port, options=self._options.connection)

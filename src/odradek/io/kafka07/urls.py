@@ -39,6 +39,8 @@ def make_driver(scheme: str, rest: str, options: DriverOptions) -> Kafka07Driver
 def _over_zookeeper(rest: str, options: Kafka07Options) -> Kafka07Driver:
     authority, slash, chroot = rest.partition("/")
     credentials, at, hosts = authority.rpartition("@")
+    if "@" in chroot:
+        raise ConfigError("invalid credentials in the URL: a slash in them must be written as %2F")  # secret, too
     if slash and not re.fullmatch(r"[^/?#\s]+(/[^/?#\s]+)*/?|", chroot):
         raise ConfigError(f"invalid chroot /{chroot}: it must be /name or /name/name")
     user, colon, password = credentials.partition(":")
@@ -65,7 +67,8 @@ def _hosts(text: str, what: str, port: int) -> list[str]:
     for item in text.split(","):
         match = _HOST.fullmatch(item.strip())
         if match is None or (match["port"] is not None and not 0 < int(match["port"]) < 65536):
-            raise ConfigError(f"invalid {what} {item.strip()!r} in the URL: it must be host or host:port")
+            shown = re.sub(r"^(?!\d{1,9}@).*@", "...@", item.strip())  # not a password
+            raise ConfigError(f"invalid {what} {shown!r} in the URL: it must be host or host:port")
         number = f"{match['id']}@" if match["id"] is not None else ""
         hosts.append(f"{number}{match['host']}:{match['port'] or port}")
     return hosts

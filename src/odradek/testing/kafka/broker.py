@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from odradek import arguments
 from odradek.errors import ConfigError, ProtocolError, ServerError
-from odradek.testing.kafka.config import CONTROLLER, PLAINTEXT, properties, properties_text
+from odradek.testing.kafka.config import CONTROLLER, PLAINTEXT, PROXIED, properties, properties_text
 from odradek.testing.kafka.credentials import jaas_file, jaas_properties, unsecured_token
 from odradek.testing.kafka.java import ClassArchive, java_command, run_tool
 from odradek.testing.kafka.releases import KRAFT, NEWEST, PROTOCOLS, ZOOKEEPER, release
@@ -25,6 +25,7 @@ from odradek.testing.kafka.setup import ClusterSetup
 from odradek.testing.kafka.storage import format_directory
 from odradek.testing.kafka.topics import create_topic
 from odradek.testing.process import LOOPBACK, START_SECONDS, ServerProcess, reserve_port
+from odradek.testing.proxy import FaultProxy
 from odradek.testing.zookeeper import ZooKeeperServer
 from odradek.wire.kafka.messages.metadata import MetadataRequest, MetadataResponse
 
@@ -48,6 +49,7 @@ RULES = {
         arguments.mapping(arguments.text("the name of a user", at_most=100), arguments.text("a password"), "a mapping")
     ),
     "certificate": arguments.choice("valid", "expired", "untrusted", "wrong_host"),
+    "proxied": arguments.flag(),
     "config": arguments.optional(
         arguments.mapping(arguments.text("the name of a property"), _TEXT, "a mapping of properties")
     ),
@@ -77,6 +79,9 @@ class KafkaBroker(ServerProcess):
         users: Name -> password, for PLAIN and SCRAM; by default alice with the password alice-secret.
         certificate: The certificate of its listeners with TLS: `valid` for localhost and 127.0.0.1, `expired`,
             `untrusted` (not signed by `certificates.ca_file`), or `wrong_host`.
+        proxied: Clients connect through `proxy`, a FaultProxy in front of the first of its listeners (0.8.1 on): that
+            is the address it advertises. Brokers reach each other without it from 0.10.2 on. Before, a security
+            protocol has one listener and one address: brokers use the proxy, too, and none starts while it refuses.
         config: Properties of server.properties, which go before the ones that tests usually want.
         zookeeper: The server that has the nodes of a broker in ZooKeeper mode, below a path of its own; by default one
             that starts and ends with the broker. One server may have many brokers.
@@ -98,6 +103,7 @@ class KafkaBroker(ServerProcess):
         listeners: Sequence[str] = (PLAINTEXT,),
         users: Mapping[str, str] | None = None,
         certificate: str = "valid",
+        proxied: bool = False,
         config: Mapping[str, str] | None = None,
         zookeeper: ZooKeeperServer | None = None,
         java: str | os.PathLike[str] | None = None,
@@ -111,6 +117,7 @@ class KafkaBroker(ServerProcess):
             listeners=listeners,
             users=users,
             certificate=certificate,
+            proxied=proxied,
             config=config,
             zookeeper=zookeeper,
             java=java,
@@ -120,7 +127,11 @@ class KafkaBroker(ServerProcess):
         self.setup = ClusterSetup(release(version), mode, listeners, users, certificate, zookeeper, java)
         self.version, self.mode, self.broker_id = version, self.setup.mode, broker_id
         self.config = dict(config or {})
+        if proxied and self.setup.release.number < (0, 8, 1):
+            raise ConfigError(f"proxied: Kafka {version} advertises the address at which it listens and no other")
         self._java, self._heap = java, heap
+        self._proxied = proxied
+        self._proxy: FaultProxy | None = None
         self._ports: dict[str, int] = {}
         self._reserved: list[socket.socket] = []
         self._keeps_log = self._formatted = False
@@ -139,24 +150,33 @@ class KafkaBroker(ServerProcess):
 
     @property
     def port(self) -> int:
-        """The port of the first of its listeners, the same over all restarts; 0 before `start` and after `stop`."""
-        return self._ports.get(self.setup.listeners[0], 0)
+        """The port that clients are told to connect to: of the proxy if there is one, else of the first of its
+        listeners. The same over all restarts; 0 before `start` and after `stop`."""
+        return self._proxy.port if self._proxy else self._ports.get(self.setup.listeners[0], 0)
 
     @property
     def plaintext_port(self) -> int:
-        """The port of its PLAINTEXT listener, where brokers and tools connect."""
+        """The port of its PLAINTEXT listener, where brokers and tools connect; no proxy is in front of it."""
         return self._ports.get(PLAINTEXT, 0)
 
     @property
     def bootstrap(self) -> str:
-        """`host:port` of the first of its listeners."""
+        """`host:port` of `port`."""
         return f"{self.host}:{self.port}"
+
+    @property
+    def proxy(self) -> FaultProxy:
+        """The proxy that clients connect to, from `start` to `stop`, with its faults over all restarts. Raises
+        ConfigError when the broker is not `proxied`, or stopped."""
+        if self._proxy is None:
+            raise ConfigError(f"{self!r} has no proxy now: give it proxied=True, and start it")
+        return self._proxy
 
     def bootstrap_of(self, listener: str) -> str:
         """Return `host:port` of the listener with this security protocol. Raises ConfigError when there is none."""
         if listener not in self.setup.listeners:
             raise ConfigError(f"listener={listener!r}: {self!r} has {', '.join(self.setup.listeners)}")
-        return f"{self.host}:{self._ports.get(listener, 0)}"
+        return self.bootstrap if listener == self.setup.listeners[0] else f"{self.host}:{self._ports.get(listener, 0)}"
 
     @property
     def users(self) -> Mapping[str, str]:
@@ -234,10 +254,14 @@ class KafkaBroker(ServerProcess):
 
     def reserve(self) -> None:
         """Take the ports, so that no other process gets them, not even while the broker is down."""
-        for name in (PLAINTEXT, *self.setup.listeners, *([CONTROLLER] if self.mode == KRAFT else [])):
+        names = [PLAINTEXT, *self.setup.listeners, *([CONTROLLER] if self.mode == KRAFT else [])]
+        for name in (*names, self._proxied_listener) if self._proxied else names:
             if name not in self._ports:
                 self._ports[name], keeper = reserve_port()
                 self._reserved.append(keeper)
+        if self._proxied and self._proxy is None:
+            self._proxy = FaultProxy(LOOPBACK, self._ports[self._proxied_listener])
+            self._proxy.start()
         if self.mode == KRAFT:
             self.setup.voters[self.broker_id] = self._ports[CONTROLLER]
 
@@ -268,6 +292,9 @@ class KafkaBroker(ServerProcess):
         super().stop()
         self._formatted = False
         self._end_setup()
+        if self._proxy is not None:
+            self._proxy.stop()
+            self._proxy = None
         while self._reserved:
             self._reserved.pop().close()
         self._ports = {}
@@ -329,8 +356,9 @@ class KafkaBroker(ServerProcess):
             return False
         if self.setup.release.number < (0, 9) and not listed:  # as long as there are no topics
             return self.setup.is_registered_without_topics(self.broker_id)
-        moved = "advertised.listeners" in self.config  # to a proxy
-        return any(b.node_id == self.broker_id and (moved or b.port == self.plaintext_port) for b in listed)
+        moved = "advertised.listeners" in self.config
+        port = self._advertised[PLAINTEXT]
+        return any(b.node_id == self.broker_id and (moved or b.port == port) for b in listed)
 
     def _command(self) -> Sequence[str]:
         options = self._archive.options(self._directory())
@@ -339,6 +367,17 @@ class KafkaBroker(ServerProcess):
         command = java_command(self.setup.release, self._java, self._heap, self._directory(), options)
         return [*command, "kafka.Kafka", str(self._config_path())]
 
+    @property
+    def _proxied_listener(self) -> str:
+        """Name of the listener that the proxy leads to: beside PLAINTEXT, which brokers use, one for clients alone
+        where a release can have two of a security protocol (KIP-103)."""
+        first = self.setup.listeners[0]
+        return PROXIED if first == PLAINTEXT and self.setup.release.number >= (0, 10, 2) else first
+
+    @property
+    def _advertised(self) -> Mapping[str, int]:
+        return {**self._ports, **({self._proxied_listener: self._proxy.port} if self._proxy else {})}
+
     def _config_path(self) -> Path:
         return self._directory() / "server.properties"
 
@@ -346,7 +385,7 @@ class KafkaBroker(ServerProcess):
         return self._directory() / "jaas.conf"
 
     def _write_files(self) -> None:
-        config = properties(self.setup.settings, self.broker_id, self._ports, str(self.data_dir))
+        config = properties(self.setup.settings, self.broker_id, self._ports, self._advertised, str(self.data_dir))
         if self.setup.certificates is not None:
             config |= self.certificates.properties
         if self.mechanisms:

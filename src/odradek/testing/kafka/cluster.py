@@ -28,6 +28,7 @@ class BrokerOptions(TypedDict, total=False):
     listeners: Sequence[str]
     users: Mapping[str, str] | None
     certificate: str
+    proxied: bool
     config: Mapping[str, str] | None
     zookeeper: ZooKeeperServer | None
     java: str | os.PathLike[str] | None
@@ -50,8 +51,8 @@ class KafkaCluster(Lifecycle):
     Args:
         version: As for KafkaBroker.
         size: Number of brokers.
-        options: `mode`, `listeners`, `users`, `certificate`, `config`, `zookeeper`, `java`, `heap`, as for
-            KafkaBroker.
+        options: `mode`, `listeners`, `users`, `certificate`, `proxied`, `config`, `zookeeper`, `java`,
+            `heap`, as for KafkaBroker.
     """
 
     def __init__(self, version: str = NEWEST, size: int = 3, **options: Unpack[BrokerOptions]) -> None:

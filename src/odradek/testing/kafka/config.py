@@ -8,12 +8,14 @@ from typing import NamedTuple
 from odradek.testing.kafka.releases import KRAFT, Release
 from odradek.testing.process import LOOPBACK
 
-__all__ = ["CONTROLLER", "PLAINTEXT", "ClusterSettings", "properties", "properties_text"]
+__all__ = ["CONTROLLER", "PLAINTEXT", "PROXIED", "ClusterSettings", "properties", "properties_text"]
 
 PLAINTEXT = "PLAINTEXT"
 """Name of the listener at which brokers talk to each other."""
 CONTROLLER = "CONTROLLER"
 """Name of the listener at which KRaft's controllers talk to each other."""
+PROXIED = "PROXIED"
+"""Name of the listener of PLAINTEXT that only clients use, through a proxy."""
 
 SMALL = {
     "num.network.threads": 2,
@@ -55,11 +57,14 @@ class ClusterSettings(NamedTuple):
     """Broker id -> port of its controller, in KRaft mode."""
 
 
-def properties(settings: ClusterSettings, broker_id: int, ports: Mapping[str, int], log_dir: str) -> dict[str, object]:
+def properties(
+    settings: ClusterSettings, broker_id: int, ports: Mapping[str, int], advertised: Mapping[str, int], log_dir: str
+) -> dict[str, object]:
     """Return the properties of one broker.
 
     Args:
-        ports: Name of each listener (a security protocol, or CONTROLLER) -> its port.
+        ports: Name of each listener (a security protocol, CONTROLLER or PROXIED) -> its port.
+        advertised: The same names -> the port that others are told to connect to.
         log_dir: Directory of its logs.
     """
     replicas = min(settings.size, 3)
@@ -69,8 +74,8 @@ def properties(settings: ClusterSettings, broker_id: int, ports: Mapping[str, in
         **SMALL,
         **dict.fromkeys(REPLICATED, replicas),
         **dict.fromkeys(IN_SYNC, min(replicas, 2)),
-        **_listeners(settings.release, ports),
-        **(_kraft(settings, broker_id, ports) if settings.mode == KRAFT else _zookeeper(settings)),
+        **_listeners(settings.release, ports, advertised),
+        **(_kraft(settings, broker_id) if settings.mode == KRAFT else _zookeeper(settings)),
     }
 
 
@@ -83,10 +88,25 @@ REPLICATED = (
 IN_SYNC = ("transaction.state.log.min.isr", "share.coordinator.state.topic.min.isr")
 
 
-def _listeners(release: Release, ports: Mapping[str, int]) -> dict[str, object]:
+def _listeners(release: Release, ports: Mapping[str, int], advertised: Mapping[str, int]) -> dict[str, object]:
     if release.number < (0, 9):
-        return {"host.name": LOOPBACK, "port": ports[PLAINTEXT]}
-    return {"listeners": ",".join(f"{name}://{LOOPBACK}:{port}" for name, port in ports.items())}
+        return {
+            "host.name": LOOPBACK,
+            "port": ports[PLAINTEXT],
+            "advertised.host.name": LOOPBACK,
+            "advertised.port": advertised[PLAINTEXT],
+        }
+    return {
+        "listeners": _addresses(ports),
+        "advertised.listeners": _addresses({name: port for name, port in advertised.items() if name != CONTROLLER}),
+        "listener.security.protocol.map": ",".join(
+            f"{name}:{PLAINTEXT if name in (CONTROLLER, PROXIED) else name}" for name in ports
+        ),
+    }
+
+
+def _addresses(ports: Mapping[str, int]) -> str:
+    return ",".join(f"{name}://{LOOPBACK}:{port}" for name, port in ports.items())
 
 
 def _zookeeper(settings: ClusterSettings) -> dict[str, object]:
@@ -97,17 +117,12 @@ def _zookeeper(settings: ClusterSettings) -> dict[str, object]:
     }
 
 
-def _kraft(settings: ClusterSettings, broker_id: int, ports: Mapping[str, int]) -> dict[str, object]:
-    names = [CONTROLLER, *(name for name in ports if name != CONTROLLER)]
+def _kraft(settings: ClusterSettings, broker_id: int) -> dict[str, object]:
     return {
         "process.roles": "broker,controller",
         "node.id": broker_id,
         "controller.listener.names": CONTROLLER,
         "controller.quorum.voters": ",".join(f"{i}@{LOOPBACK}:{port}" for i, port in settings.voters.items()),
-        "listener.security.protocol.map": ",".join(
-            f"{name}:{PLAINTEXT if name == CONTROLLER else name}" for name in names
-        ),
-        "advertised.listeners": ",".join(f"{name}://{LOOPBACK}:{ports[name]}" for name in names[1:]),
         **QUICK_KRAFT,
     }
 

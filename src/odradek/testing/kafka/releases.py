@@ -51,9 +51,12 @@ class Release(NamedTuple):
         tools = (f"org.apache.kafka:kafka-tools:{self.version}",) if self.number >= (3, 5) else ()
         # DatatypeConverter is gone from Java 11 on.
         converter = ("javax.xml.bind:jaxb-api:2.3.1",) if (0, 10) <= self.number < (1,) else ()
+        # From Java 14 on, an address that was not looked up prints as "host/<unresolved>:port", and the clients 3.4.13
+        # and 3.4.14 of ZooKeeper take that text apart to find the host (ZOOKEEPER-3779).
+        zookeeper = ("org.apache.zookeeper:zookeeper:3.4.10",) if (2,) <= self.number < (2, 4) else ()
         has_binding = self.number < (0, 8, 1) or (0, 8, 2) <= self.number < (1,)
         binding = () if has_binding else ("org.slf4j:slf4j-simple:1.7.36",)
-        return (broker, *tools, *converter, *binding)
+        return (broker, *tools, *converter, *zookeeper, *binding)
 
     @property
     def _scala(self) -> str:

@@ -84,10 +84,17 @@ class MemoryBrokerClient:
         broker: Which.
         state: The cluster.
         tuning: How long one request, and connecting, may take, and the wait between attempts to connect.
+        topic_id: Returns the id of a topic as the client knows it, which its fetches have; by default they have none.
     """
 
-    def __init__(self, broker: Broker, state: ClusterState, tuning: Tuning) -> None:
-        self.broker = broker
+    def __init__(
+        self,
+        broker: Broker,
+        state: ClusterState,
+        tuning: Tuning,
+        topic_id: Callable[[str], bytes | None] = lambda topic: None,
+    ) -> None:
+        self.broker, self._topic_id = broker, topic_id
         self.incarnation = 0
         self.available_at = -math.inf
         """See `BrokerClient.available_at`."""
@@ -306,7 +313,7 @@ class MemoryBrokerClient:
         server = self._state.replica_of(partition)
         if server is None and (leader := self._state.table.leader(partition)) is not None:
             server = leader.id
-        if log is None or server != self.broker.id:
+        if log is None or server != self.broker.id or self._state.is_other_topic(partition.topic, decoder.topic_id):
             return True
         return decoder.fetch_position != log.end or log.error_at(log.end, decoder.leader_epoch) is not None
 
@@ -314,7 +321,7 @@ class MemoryBrokerClient:
         """Answer for one partition. Return how many records that took, at most `max_records`."""
         decoder, partition = _decoder_of(fetch), fetch.decoder.partition
         position = fetch.start()
-        if (error := self._state.error_of("fetch", partition, self.broker.id)) is not None:
+        if (error := self._state.error_of("fetch", partition, self.broker.id, decoder.topic_id)) is not None:
             fetch.error = error
             return 0
         if (replica := self._state.replica_of(partition)) not in (None, self.broker.id):
@@ -353,7 +360,7 @@ class MemoryBrokerClient:
 
     def decoder(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> MemoryDecoder:
         """Return a decoder of this partition's records."""
-        return MemoryDecoder(partition, position, options)
+        return MemoryDecoder(partition, position, options, self._topic_id(partition.topic))
 
 
 def _decoder_of(fetch: PartitionFetch) -> MemoryDecoder:

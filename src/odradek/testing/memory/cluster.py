@@ -97,6 +97,19 @@ class MemoryCluster:
         self._partitions(topic)
         self._state.set_topic(topic, None)
 
+    def recreate_topic(self, topic: str, *, by_name: bool = False) -> None:
+        """Delete a topic and create it again at once: its logs are empty, and it has another id. A client that reads it
+        gets UNKNOWN_TOPIC_ID, reads the metadata again, and continues as its option `reset` says. Raises ConfigError if
+        the topic does not exist.
+
+        Args:
+            topic: The topic.
+            by_name: Brokers do not compare ids, as those of Kafka 2.8 to 3.0: a client that reads the topic gets
+                records of the new logs, until it reads the metadata for another reason.
+        """
+        self._partitions(topic)
+        self._state.recreate_topic(topic, by_name=by_name)
+
     def append(
         self, topic: str, records: Iterable[bytes | ProducerRecord], *, partition: int = 0
     ) -> list[StoredRecord]:

@@ -11,8 +11,8 @@ import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from odradek.client.options import Tuning
-from odradek.core.interfaces import AnsweringBrokerPolicy, ProducerRecord, Subscription
-from odradek.core.produce.partitioners import KeyHash
+from odradek.core.interfaces import NOT_OPEN, AnsweringBrokerPolicy, ProducerRecord, Subscription
+from odradek.core.kafka.partitioners import Murmur2
 from odradek.errors import Closed, MessageTooLarge, OdradekError, Rejected, Unsupported
 from odradek.testing.memory.admin import MemoryAdmin
 from odradek.testing.memory.broker import MemoryBrokerClient
@@ -42,7 +42,7 @@ class MemoryDriver:
     refuses_batches = True
 
     def __init__(self, state: ClusterState, tuning: Tuning) -> None:
-        self.metadata = MemoryMetadata(state, tuning.request_timeout)
+        self._metadata = MemoryMetadata(state, tuning.request_timeout)
         self._state, self._tuning = state, tuning
         self._clients: dict[tuple[Broker, str], MemoryBrokerClient] = {}
         self._tasks: TaskGroup | None = None
@@ -61,26 +61,36 @@ class MemoryDriver:
     ) -> None:
         tasks, self._tasks = self._tasks, None
         self._state.clients.discard(self)
-        self.metadata.is_open = False
+        self._metadata.is_open = False
         self._state.changed.notify()
         if tasks is not None:
             tasks.cancel_scope.cancel()
             await tasks.__aexit__(None, None, None)
 
+    def _check_open(self) -> TaskGroup:
+        if self._tasks is None:
+            raise Closed(NOT_OPEN)
+        return self._tasks
+
+    @property
+    def metadata(self) -> MemoryMetadata:
+        """Brokers, topics and leaders. Raises Closed outside the block."""
+        self._check_open()
+        return self._metadata
+
     def broker(self, broker: Broker, *, purpose: str) -> MemoryBrokerClient:
         """Return the client of a broker: see `ProtocolDriver.broker`. Raises Closed outside the block."""
         client = self._clients.get((broker, purpose))
         if client is None:
-            if self._tasks is None:
-                raise Closed(f"{self!r}: use it in `async with`")
+            tasks = self._check_open()
             client = self.client_of(broker)
             self._clients[broker, purpose] = client
-            self._tasks.start_soon(client.run)
+            tasks.start_soon(client.run)
         return client
 
     def client_of(self, broker: Broker) -> MemoryBrokerClient:
         """Make the client of a broker."""
-        return MemoryBrokerClient(broker, self._state, self._tuning)
+        return MemoryBrokerClient(broker, self._state, self._tuning, lambda topic: self.metadata.table.topic_id(topic))
 
     def cut(self, broker: int, error: OdradekError, applied: int) -> None:
         """Cut the connections of this client to a broker: see `MemoryCluster.cut`."""
@@ -101,9 +111,9 @@ class MemoryDriver:
         """Raise Unsupported."""
         raise Unsupported("a transaction (transactional_id)", "a real cluster, of Kafka 0.11 or later")
 
-    def default_partitioner(self) -> KeyHash:
-        """Return the partitioner of producers that name none."""
-        return KeyHash()
+    def default_partitioner(self) -> Murmur2:
+        """Return the partitioner of producers that name none: that of a real cluster of 0.8 or later."""
+        return Murmur2()
 
     def validate_record(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
         """Raise Rejected for a topic name or a size that cannot be: see ProtocolDriver."""
@@ -125,13 +135,16 @@ class MemoryDriver:
 
     def offsets(self, group: str) -> MemoryOffsets:
         """Return the stored positions of a group."""
+        self._check_open()
         return MemoryOffsets(self._state, group, self._tuning.request_timeout)
 
     def admin(self) -> MemoryAdmin:
         """Return the administration of this cluster."""
+        self._check_open()
         return MemoryAdmin(self._state)
 
     async def groups(self) -> list[str]:
         """Return the names of all groups, sorted. Cancellation: safe."""
         await anyio.lowlevel.checkpoint()
+        self._check_open()
         return sorted(self._state.groups)

@@ -143,8 +143,10 @@ class MemoryDecoder:
     deferred_bytes = 0
     source: object = None
 
-    def __init__(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> None:
-        self.partition = partition
+    def __init__(
+        self, partition: TopicPartition, position: Position, options: DecoderOptions, topic_id: bytes | None = None
+    ) -> None:
+        self.partition, self.topic_id = partition, topic_id
         self.skipped = 0
         """See `LogDecoder.skipped`."""
         self.leader_epoch: int | None = None

@@ -22,6 +22,8 @@ class MemoryRoutingTable:
     version: int = 0
     brokers: Mapping[int, Broker] = field(default_factory=dict)
     leaders: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    ids: Mapping[str, bytes] = field(default_factory=dict)
+    """Topic -> its id."""
 
     @property
     def topics(self) -> frozenset[str]:
@@ -37,6 +39,10 @@ class MemoryRoutingTable:
     def leader(self, partition: TopicPartition) -> Broker | None:
         """Return the live broker that leads a partition, or None."""
         return self.brokers.get(self.leaders.get(partition.topic, {}).get(partition.partition, -1))
+
+    def topic_id(self, topic: str) -> bytes | None:
+        """Return the id of a topic; None if it does not exist."""
+        return self.ids.get(topic)
 
 
 class MemoryMetadata:

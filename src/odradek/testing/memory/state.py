@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from itertools import count
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -44,7 +45,10 @@ class ClusterState:
         """The truth."""
         self.announced = self.table
         """The latest table that every client was told of."""
+        self.by_name: frozenset[str] = frozenset()
+        """Topics that are fetched by name, from whichever log has it now."""
         self._starts = dict.fromkeys(brokers, 1)
+        self._topic_ids = count(1)
 
     def start_of(self, broker: Broker) -> int:
         """Return the number of a broker's latest start, 0 while nothing listens at this address."""
@@ -58,16 +62,25 @@ class ClusterState:
         """Return a group, which exists from the first call on."""
         return self.groups.setdefault(name, MemoryGroup(name, self.changed.notify))
 
-    def error_of(self, operation: Operation, partition: TopicPartition, broker: int) -> OdradekError | None:
-        """Return why a broker refuses a request for one partition, or None."""
+    def error_of(
+        self, operation: Operation, partition: TopicPartition, broker: int, topic_id: bytes | None = None
+    ) -> OdradekError | None:
+        """Return why a broker refuses a request for one partition, or None. A fetch has the id of the topic that the
+        client knows."""
         if (error := self.faults.partition_error(operation, partition, broker)) is not None:
             return error
         if partition not in self.logs:
             return _error(3, "UNKNOWN_TOPIC_OR_PARTITION", partition)
+        if self.is_other_topic(partition.topic, topic_id):
+            return _error(100, "UNKNOWN_TOPIC_ID", partition)
         if operation == "fetch" and self.replicas.get(partition) == broker:
             return None
         leader = self.table.leader(partition)
         return None if leader is not None and leader.id == broker else _error(6, "NOT_LEADER_OR_FOLLOWER", partition)
+
+    def is_other_topic(self, topic: str, topic_id: bytes | None) -> bool:
+        """Return True if there is another topic now than the one with this id, and brokers compare ids."""
+        return topic_id not in (None, self.table.topic_id(topic)) and topic not in self.by_name
 
     def receive(self, request: MemoryRequest) -> None:
         """Take note of a request that has reached the cluster."""
@@ -134,13 +147,30 @@ class ClusterState:
 
     def set_topic(self, topic: str, leaders: Mapping[int, int] | None) -> None:
         """Create a topic with the leader of each partition; None deletes it."""
-        others = {name: known for name, known in self.table.leaders.items() if name != topic}
+        self._announce(self._with_topic(topic, leaders))
+
+    def recreate_topic(self, topic: str, *, by_name: bool) -> None:
+        """Delete a topic and create it again with the same leaders; clients find out by reading the metadata again."""
+        self.by_name = self.by_name | {topic} if by_name else self.by_name - {topic}
+        self._replace(self._with_topic(topic, self.table.leaders[topic]))
+
+    def _with_topic(self, topic: str, leaders: Mapping[int, int] | None) -> MemoryRoutingTable:
+        """Drop a topic, with what groups have committed, as coordinators do; return a table with an empty one, or with
+        none."""
         self.logs = {partition: log for partition, log in self.logs.items() if partition.topic != topic}
         self.replicas = {partition: broker for partition, broker in self.replicas.items() if partition.topic != topic}
+        for group in self.groups.values():
+            for partition in [partition for partition in group.committed if partition.topic == topic]:
+                del group.committed[partition]
+        known, ids = dict(self.table.leaders), dict(self.table.ids)
+        known.pop(topic, None)
+        ids.pop(topic, None)
+        if leaders is not None:
+            known[topic], ids[topic] = dict(leaders), next(self._topic_ids).to_bytes(16, "big")
         for number in leaders or ():
             partition = TopicPartition(topic, number)
             self.logs[partition] = MemoryLog(partition)
-        self._announce(replace(self.table, leaders=others if leaders is None else {**others, topic: dict(leaders)}))
+        return replace(self.table, leaders=known, ids=ids)
 
     def add_partitions(self, topic: str, leaders: Mapping[int, int]) -> None:
         """Add empty partitions to a topic, each with its leader."""

@@ -34,6 +34,7 @@ from typing import (
     ClassVar,
     Generic,
     Literal,
+    Self,
     TypeAlias,
     TypeVar,
     cast,
@@ -256,6 +257,10 @@ class Struct:
 
     def __hash__(self) -> int:
         return hash(tuple(getattr(self, name) for name in self.DEFAULTS))
+
+    def __replace__(self, **changes: object) -> Self:
+        """Return a copy with other values in some fields, as `copy.replace` of Python 3.13 does."""
+        return type(self)(**{name: getattr(self, name) for name in self.DEFAULTS} | changes)
 
     def __repr__(self) -> str:
         """Show the fields that differ from their defaults; only the number of bytes, since they may be passwords."""

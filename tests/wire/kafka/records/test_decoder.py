@@ -5,10 +5,11 @@ from __future__ import annotations
 import gzip
 import pickle
 import struct
+from collections.abc import Sequence
 from zlib import crc32
 
 import pytest
-from tests.wire.kafka.records.reading import PARTITION, read
+from tests.wire.kafka.records.reading import PARTITION, chunks, read
 
 from odradek import engine
 from odradek.core.interfaces import DecoderOptions
@@ -19,6 +20,7 @@ from odradek.wire.compression import CompressionType
 from odradek.wire.kafka.records.batch import BatchHeader, batch_header
 from odradek.wire.kafka.records.decoder import RecordDecoder
 from odradek.wire.kafka.records.encode import encode_batch, encode_message_set
+from odradek.wire.kafka.records.entries import EpochSpan
 
 pytestmark = pytest.mark.usefixtures("either_engine")
 
@@ -164,6 +166,84 @@ def test_reset_forgets_everything_and_goes_on_elsewhere() -> None:
     assert list(decoder.take().values) == [b"b"]
     assert (decoder.position, decoder.pending_bytes) == (41, 0)
     assert not decoder.error
+
+
+# ---- leader epochs ------------------------------------------------------------------------------------------
+
+
+def of_epoch(epoch: int, data: bytes) -> bytes:
+    """Return a batch as the leader of this epoch stores it: the checksum does not cover it."""
+    return data[:12] + epoch.to_bytes(4, "big", signed=True) + data[16:]
+
+
+def epochs_read(data: bytes, cuts: Sequence[int], options: DecoderOptions, start: int) -> tuple[list[EpochSpan], int]:
+    decoder = RecordDecoder(PARTITION, Position(start), options)
+    decoder.start_response()
+    for chunk in chunks(data, cuts):
+        decoder.feed(chunk)
+    decoder.decompress_deferred()
+    decoder.take()
+    return decoder.take_epochs(), decoder.leader_epoch
+
+
+@pytest.mark.parametrize("compression", [CompressionType.NONE, GZIP])
+@pytest.mark.parametrize("options", [DecoderOptions(), LATER])
+@pytest.mark.parametrize("cuts", [(), (30,), range(0, 1000, 7)])
+def test_every_record_has_the_epoch_of_its_own_batch(
+    compression: CompressionType, options: DecoderOptions, cuts: Sequence[int]
+) -> None:
+    data = b"".join(
+        of_epoch(epoch, batch(b"x", b"y", base=base, compression=compression))
+        for base, epoch in ((4, 3), (6, 3), (8, 3), (12, 5), (20, 6))  # with holes that compaction has left
+    )
+    assert epochs_read(data, cuts, options, 5) == ([(4, 12, 3), (12, 20, 5), (20, 22, 6)], 6)
+
+
+def test_epochs_are_taken_once_and_go_on_behind_them() -> None:
+    decoder = RecordDecoder(PARTITION, Position(0), DecoderOptions())
+    for base, expected in ((0, [(0, 1, 3)]), (5, [(1, 6, 3)])):
+        decoder.start_response()
+        decoder.feed(memoryview(of_epoch(3, batch(b"x", base=base))))
+        assert decoder.take_epochs() == expected
+        assert decoder.take_epochs() == []
+        assert decoder.leader_epoch == 3
+
+
+def test_behind_a_damaged_batch_the_epoch_is_not_known() -> None:
+    """That of the batch before it would have the log taken for truncated where the damaged one begins another epoch."""
+    damaged = bytearray(of_epoch(4, batch(b"b", base=1)))
+    damaged[-1] ^= 1
+    data = of_epoch(3, batch(b"a")) + bytes(damaged)
+    assert epochs_read(data, (), SKIP, 0) == ([(0, 1, 3)], -1)
+    assert epochs_read(data + of_epoch(4, batch(b"c", base=2)), (), SKIP, 0) == ([(0, 1, 3), (2, 3, 4)], 4)
+
+
+def test_a_deferred_batch_hides_the_epoch_of_the_one_before_it() -> None:
+    decoder = RecordDecoder(PARTITION, Position(0), LATER)
+    decoder.start_response()
+    decoder.feed(memoryview(of_epoch(3, batch(b"a"))))
+    assert decoder.leader_epoch == 3
+    decoder.feed(memoryview(of_epoch(4, batch(b"b", base=1, compression=GZIP))))
+    assert decoder.leader_epoch == -1
+    decoder.decompress_deferred()
+    assert decoder.leader_epoch == 4
+
+
+def test_old_formats_have_no_epoch() -> None:
+    data = of_epoch(3, batch(b"a")) + entry(1, 1, b"b", 0) + entry(0, 2, b"c", 0)
+    assert epochs_read(data, (), DecoderOptions(), 0) == ([(0, 1, 3)], -1)
+
+
+def test_a_reset_to_where_it_is_keeps_the_epoch_and_any_other_forgets_it() -> None:
+    decoder = RecordDecoder(PARTITION, Position(7), DecoderOptions(), 2)
+    decoder.reset(Position(7))
+    assert decoder.leader_epoch == 2
+    decoder.feed(memoryview(of_epoch(3, batch(b"a", base=7))))
+    decoder.take()
+    decoder.reset(Position(8))
+    assert decoder.leader_epoch == 3
+    decoder.reset(Position(7))
+    assert (decoder.leader_epoch, decoder.take_epochs()) == (-1, [])
 
 
 # ---- transactions -------------------------------------------------------------------------------------------

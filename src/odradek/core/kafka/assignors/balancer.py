@@ -1,7 +1,8 @@
 """Sticky algorithm for members that subscribe to different topics.
 
 Partitions stay with their owners if possible; each of the others is assigned to the subscriber that has the fewest.
-Then partitions move from members with many to members with few until no move brings two members closer together.
+Then partitions move from members with many to members with few until no move brings two members closer together. The
+order of the steps is that of Kafka's own assignor, so that a group may change its leader without moving partitions.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from odradek.core.kafka.assignors.model import Assignment, GroupMember, Topics, all_partitions
 from odradek.core.kafka.assignors.racks import Racks
-from odradek.core.kafka.partitions import java_order
+from odradek.core.kafka.partitions import java_hash, java_order
 from odradek.types import TopicPartition
 
 __all__ = ["Balancer"]
@@ -51,13 +52,17 @@ class Balancer:
         """Return the balanced assignment."""
         revoked = self._keep_owned()
         unassigned = [partition for partition in self._partitions if partition not in self._state.owner]
+        kept_any = any(self._state.assignment.values())
         self._assign_new(unassigned)
         for member in self._wants:
             if not self._can_change(member):
                 self._state.freeze(member)
+        before, imbalance = self._state.copy(), self._state.imbalance()
         if not revoked:  # moving new partitions alone may be enough
             self._reassign(unassigned)
-        self._reassign(self._partitions)
+        moved = self._reassign(self._partitions)
+        if moved and kept_any and self._state.imbalance() >= imbalance:
+            return before  # partitions that moved back in place of others have cost what the other moves had won
         return self._state.assignment
 
     def _keep_owned(self) -> bool:
@@ -91,17 +96,23 @@ class Balancer:
         most = sum(len(self._topics[topic]) for topic in self._wants[member])
         return len(mine) < most or any(len(self._subscribers[partition.topic]) > 1 for partition in mine)
 
-    def _reassign(self, partitions: Sequence[TopicPartition]) -> None:
-        """Move partitions until no move helps. This ends because every move brings two members closer together."""
+    def _reassign(self, partitions: Sequence[TopicPartition]) -> bool:
+        """Move partitions until no move helps. Return True if any has moved.
+
+        A move brings two members closer together, unless another partition moves instead: the number of passes is
+        limited, because nothing proves that these come to an end.
+        """
         movable = [partition for partition in partitions if len(self._subscribers[partition.topic]) > 1]
-        moved = True
-        while moved:
+        for number in range(len(movable) * len(self._wants)):
             moved = False
             for partition in movable:
                 target = self._better_owner(partition)
                 if target is not None:
                     self._move(partition, target)
                     moved = True
+            if not moved:
+                return number > 0
+        return bool(movable)
 
     def _better_owner(self, partition: TopicPartition) -> str | None:
         """Return the earlier owner, or else the subscriber with the fewest, if that has at least two fewer."""
@@ -113,8 +124,8 @@ class Balancer:
         return fewest if self._state.count(fewest) < most else None
 
     def _move(self, partition: TopicPartition, target: str) -> None:
+        partition = self._moves.instead_of(partition, self._state.owner[partition], target)
         source = self._state.owner[partition]
-        partition = self._moves.instead_of(partition, source, target)
         self._moves.record(partition, source, target)
         self._state.remove(source, partition)
         self._state.add(target, partition)
@@ -130,6 +141,15 @@ class _State:
 
     def count(self, member: str) -> int:
         return len(self.assignment[member])
+
+    def copy(self) -> Assignment:
+        """Return a copy of the assignment."""
+        return {member: list(partitions) for member, partitions in self.assignment.items()}
+
+    def imbalance(self) -> int:
+        """Return the sum of the differences between any two members that can still change."""
+        counts = [count for count, _, _ in self._order]  # ascending
+        return sum((2 * i + 1 - len(counts)) * count for i, count in enumerate(counts))
 
     def fewest_first(self) -> Iterator[str]:
         """Return the members that can still change, those with the fewest partitions first."""
@@ -163,19 +183,43 @@ class _Moves:
 
     def __init__(self) -> None:
         self._by_partition: dict[TopicPartition, tuple[str, str]] = {}
-        self._by_pair: dict[tuple[str, str, str], set[TopicPartition]] = {}
+        self._by_pair: dict[tuple[str, str, str], _HashOrder] = {}
 
     def instead_of(self, partition: TopicPartition, source: str, target: str) -> TopicPartition:
-        """Return the partition to move from `source` to `target`: if one of the same topic has moved in the other
-        direction, that one moves back, which makes one move less."""
-        return min(self._by_pair.get((partition.topic, target, source), ()), default=partition)
+        """Return the partition to move to `target`: if one of the same topic has moved from there to the member that
+        `partition` came from (`source`, if it has not moved yet), that one moves back, which makes one move less."""
+        first, _ = self._by_partition.get(partition, (source, target))
+        back = self._by_pair.get((partition.topic, target, first))
+        return partition if back is None else back.first()
 
     def record(self, partition: TopicPartition, source: str, target: str) -> None:
         """Record a move; two in a row count as one from the first member to the last."""
         if partition in self._by_partition:
             first, last = self._by_partition.pop(partition)
-            self._by_pair[partition.topic, first, last].remove(partition)
+            moved = self._by_pair[partition.topic, first, last]
+            moved.remove(partition)
+            if not moved.partitions:
+                del self._by_pair[partition.topic, first, last]
             source = first
         if source != target:
             self._by_partition[partition] = source, target
-            self._by_pair.setdefault((partition.topic, source, target), set()).add(partition)
+            self._by_pair.setdefault((partition.topic, source, target), _HashOrder()).add(partition)
+
+
+class _HashOrder:
+    """Partitions of which the first one is that of a hash table in Java: Kafka's assignor takes it."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[TopicPartition, int] = {}
+        self._buckets = 16
+
+    def add(self, partition: TopicPartition) -> None:
+        self.partitions[partition] = java_hash(partition)
+        if len(self.partitions) * 4 > self._buckets * 3:
+            self._buckets *= 2
+
+    def remove(self, partition: TopicPartition) -> None:
+        del self.partitions[partition]
+
+    def first(self) -> TopicPartition:
+        return min(self.partitions, key=lambda partition: self.partitions[partition] % self._buckets)

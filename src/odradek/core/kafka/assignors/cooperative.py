@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import ClassVar
 
 from odradek.core.kafka.assignors.model import NO_GENERATION, Assignment, GroupMember, Topics
-from odradek.core.kafka.assignors.sticky import assign_sticky, resolve_claims
+from odradek.core.kafka.assignors.sticky import assign_sticky, resolve_claims, same_topics
 from odradek.core.kafka.assignors.user_data import decode_generation, encode_generation
 from odradek.types import TopicPartition
 
@@ -36,9 +36,18 @@ class CooperativeStickyAssignor:
 
     def assign(self, topics: Topics, members: Collection[GroupMember]) -> Assignment:
         """Assign the partitions, without those that another member has to give up first."""
-        claims = resolve_claims(topics, members)
-        owner = {partition: member for member, partitions in claims.owned.items() for partition in partitions}
+        assignment = assign_sticky(topics, members)
+        if same_topics(members):
+            claims = resolve_claims(topics, members)
+            owner = {partition: member for member, partitions in claims.owned.items() for partition in partitions}
+            return {
+                member: [p for p in partitions if owner.get(p, member) == member and p not in claims.disputed]
+                for member, partitions in assignment.items()
+            }
+        # Of a partition that several claim, one keeps it, if it is assigned to one of them: the others give it up now.
+        claimed = {member.member_id: frozenset(member.owned) for member in members}
+        anyone = frozenset().union(*claimed.values())
         return {
-            member: [p for p in partitions if owner.get(p, member) == member and p not in claims.disputed]
-            for member, partitions in assign_sticky(topics, members).items()
+            member: [p for p in partitions if p in claimed[member] or p not in anyone]
+            for member, partitions in assignment.items()
         }

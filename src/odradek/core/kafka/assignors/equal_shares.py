@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from odradek.core.kafka.assignors.model import Assignment, Topics, all_partitions
 from odradek.core.kafka.assignors.racks import Racks
-from odradek.core.kafka.partitions import java_order
+from odradek.core.kafka.partitions import java_hash_order, java_order
 from odradek.types import TopicPartition
 
 __all__ = ["EqualShares"]
@@ -49,7 +49,7 @@ class EqualShares:
     def _keep_owned(self) -> set[TopicPartition]:
         """Let every member keep what it owned, up to its share. It gives up partitions that are in other racks."""
         kept: set[TopicPartition] = set()
-        for member in sorted(self._owned, key=java_order):
+        for member in java_hash_order(self._owned):  # Java's order: it decides who keeps the extra partitions
             mine = sorted(
                 (p for p in self._owned[member] if not self._racks.far(member, p)),
                 key=lambda p: (p.partition, java_order(p.topic)),

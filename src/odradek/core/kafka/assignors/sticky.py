@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar
 
 from odradek.core.kafka.assignors.balancer import Balancer
@@ -16,9 +15,10 @@ from odradek.core.kafka.assignors.equal_shares import EqualShares
 from odradek.core.kafka.assignors.model import NO_GENERATION, Assignment, GroupMember, Topics, subscribed_topics
 from odradek.core.kafka.assignors.racks import Racks
 from odradek.core.kafka.assignors.user_data import decode_sticky, encode_sticky
+from odradek.core.kafka.partitions import java_hash_order
 from odradek.types import TopicPartition
 
-__all__ = ["Claims", "StickyAssignor", "assign_sticky", "resolve_claims"]
+__all__ = ["Claims", "StickyAssignor", "assign_sticky", "resolve_claims", "same_topics"]
 
 
 class StickyAssignor:
@@ -59,14 +59,14 @@ class Claims:
 
 
 def resolve_claims(topics: Topics, members: Collection[GroupMember]) -> Claims:
-    """Resolve conflicting claims: the highest generation wins. Of two claims of the same generation neither does,
-    unless only one of the two members still subscribes to the topic.
+    """Resolve conflicting claims: the highest generation wins. Of two claims of the same generation neither does.
 
     Claims to partitions that do not exist are dropped.
     """
     newest = max((member.generation for member in members), default=NO_GENERATION)
     claimants: dict[TopicPartition, list[GroupMember]] = {}
-    for member in members:
+    by_id = {member.member_id: member for member in members}
+    for member in map(by_id.__getitem__, java_hash_order(by_id)):
         for partition in member.owned:
             if 0 <= partition.partition < len(topics.get(partition.topic, ())):
                 claimants.setdefault(partition, []).append(member)
@@ -74,8 +74,8 @@ def resolve_claims(topics: Topics, members: Collection[GroupMember]) -> Claims:
     disputed: set[TopicPartition] = set()
     earlier: dict[TopicPartition, str] = {}
     for partition, claiming in claimants.items():
-        claiming.sort(key=partial(_claim_order, partition.topic))
-        if _is_disputed(partition, claiming):
+        claiming.sort(key=lambda member: -member.generation)
+        if len(claiming) > 1 and claiming[0].generation == claiming[1].generation:
             disputed.add(partition)
         else:
             owned[claiming[0].member_id].append(partition)
@@ -85,16 +85,9 @@ def resolve_claims(topics: Topics, members: Collection[GroupMember]) -> Claims:
     return Claims(owned, disputed, earlier)
 
 
-def _claim_order(topic: str, member: GroupMember) -> tuple[int, bool, str]:
-    """Return the sort key of claims to a partition of the topic: the best claim first."""
-    return -member.generation, topic not in member.topics, member.member_id
-
-
-def _is_disputed(partition: TopicPartition, claiming: Sequence[GroupMember]) -> bool:
-    """Return True if the two best claims are equal: of the same generation, by members that still subscribe."""
-    return (
-        len(claiming) > 1 and claiming[0].generation == claiming[1].generation and partition.topic in claiming[1].topics
-    )
+def same_topics(members: Collection[GroupMember]) -> bool:
+    """Return True if all members subscribe to the same topics."""
+    return len({member.topics for member in members}) == 1
 
 
 def assign_sticky(topics: Topics, members: Collection[GroupMember]) -> Assignment:
@@ -103,6 +96,6 @@ def assign_sticky(topics: Topics, members: Collection[GroupMember]) -> Assignmen
         return {}
     wanted = {topic: topics[topic] for topic in subscribed_topics(topics, members)}
     claims, racks = resolve_claims(wanted, members), Racks(wanted, members)
-    if len({member.topics for member in members}) == 1:
+    if same_topics(members):
         return EqualShares(wanted, claims.owned, racks).assign()
     return Balancer(wanted, members, claims.owned, claims.earlier, racks).assign()

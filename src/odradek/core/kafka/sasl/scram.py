@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from hashlib import new as new_hash
 from hashlib import pbkdf2_hmac
 
-from odradek.core.kafka.sasl.exchange import Exchange, decode_text, escape_name, unescape_name
+from odradek.core.kafka.sasl.exchange import Exchange, decode_text, escape_name
 from odradek.errors import AuthFailed, ConfigError
 
 __all__ = [
@@ -32,28 +32,31 @@ MAX_ITERATIONS = 1_000_000  # Kafka's tools use at most 16384; a hostile server 
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 _BASE64 = r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
-_EXTENSIONS = r"(?:,[A-Za-z]+=[^,\0]+)*"
-_RESERVED = r"(?:m=[^,\0]+,)?"
-_NAME = r"(?:[^=,\0]|=2C|=3D)+"
+_VALUE = r"[\x01-+\x2d-\x7f]+"  # ASCII without the comma: Kafka's own code takes no other characters
+_VALUE_SAFE = r"[\x01-+\x2d-<>-\x7f]+"  # nor "="
+_EXTENSIONS = rf"(?:,[A-Za-z]+={_VALUE})*"
+_RESERVED = rf"(?:m={_VALUE},)?"
+_NAME = rf"(?:{_VALUE_SAFE}|=2C|=3D)+"
 _NONCE = r"[!-+\--~]+"  # printable ASCII without the comma
 _CLIENT_FIRST = re.compile(
     rf"n,(?:a=(?P<authzid>{_NAME}))?,(?P<bare>{_RESERVED}n=(?P<name>{_NAME}),r=(?P<nonce>{_NONCE})"
     rf"(?P<extensions>{_EXTENSIONS}))"
 )
 _SERVER_FIRST = re.compile(
-    rf"{_RESERVED}r=(?P<nonce>{_NONCE}),s=(?P<salt>{_BASE64}),i=(?P<iterations>[0-9]{{1,10}}){_EXTENSIONS}"
+    rf"{_RESERVED}r=(?P<nonce>{_NONCE}),s=(?P<salt>{_BASE64}),i=0*(?P<iterations>[0-9]{{1,10}}){_EXTENSIONS}"
 )
 _CLIENT_FINAL = re.compile(
     rf"(?P<bare>c=(?P<binding>{_BASE64}),r=(?P<nonce>{_NONCE}){_EXTENSIONS}),p=(?P<proof>{_BASE64})"
 )
-_SERVER_FINAL = re.compile(rf"(?:e=(?P<error>[^=,\0]+)|v=(?P<signature>{_BASE64})){_EXTENSIONS}")
+# Only a signature may be followed by extensions.
+_SERVER_FINAL = re.compile(rf"e=(?P<error>{_VALUE_SAFE})|v=(?P<signature>{_BASE64}){_EXTENSIONS}")
 
 _NO_CHANNEL_BINDING = "biws"  # base64 of the GS2 header "n,,"
 
 
 @dataclass(frozen=True, slots=True)
 class ClientFirst:
-    """The client's first message: the user and a nonce."""
+    """The client's first message: the user and a nonce. The names are as they are sent: escaped."""
 
     user: str
     nonce: str
@@ -98,15 +101,15 @@ def _match(pattern: re.Pattern[str], text: str, name: str, mechanism: str) -> re
 def parse_client_first(text: str, mechanism: str = "SCRAM") -> ClientFirst:
     """Parse the client's first message. Raises AuthFailed if it is malformed."""
     m = _match(_CLIENT_FIRST, text, "first client", mechanism)
-    authorize_as = unescape_name(m["authzid"]) if m["authzid"] else ""
-    return ClientFirst(unescape_name(m["name"]), m["nonce"], m["bare"], authorize_as)
+    return ClientFirst(m["name"], m["nonce"], m["bare"], m["authzid"] or "")
 
 
 def parse_server_first(text: str, mechanism: str = "SCRAM") -> ServerFirst:
-    """Parse the server's first message. Raises AuthFailed if it is malformed, or asks for no iterations."""
+    """Parse the server's first message. Raises AuthFailed if it is malformed, or asks for a number of iterations that
+    no 32-bit integer above 0 is."""
     m = _match(_SERVER_FIRST, text, "first server", mechanism)
-    if int(m["iterations"]) < 1:
-        raise AuthFailed(mechanism, "the server asks for 0 iterations")
+    if not 0 < int(m["iterations"]) < 1 << 31:
+        raise AuthFailed(mechanism, f"the server asks for {m['iterations']} iterations")
     return ServerFirst(m["nonce"], b64decode(m["salt"]), int(m["iterations"]))
 
 
@@ -180,7 +183,8 @@ class Scram:
     def client_first(self, nonce: str) -> ClientFirst:
         """Return the first message for this nonce."""
         extensions = "".join(f",{name}={value}" for name, value in self.extensions.items())
-        return ClientFirst(self.user, nonce, f"n={escape_name(self.user)},r={nonce}{extensions}")
+        name = escape_name(self.user)
+        return ClientFirst(name, nonce, f"n={name},r={nonce}{extensions}")
 
     def exchange(self, nonce: str) -> Exchange:
         """Run the exchange.

@@ -21,11 +21,11 @@ __all__ = [
     "control_type",
     "damage_of",
     "end_of_damaged",
-    "last_epoch",
+    "epochs_of",
 ]
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
-_LENGTH, _EPOCH = struct.Struct(">8xi"), struct.Struct(">12xi")
+_START = struct.Struct(">qii")  # base offset, length and leader epoch
 HEADER_BYTES = _HEADER.size
 NO_EPOCH = -1
 """The leader epoch of what no leader has written yet."""
@@ -101,13 +101,18 @@ def batch_header(entry: memoryview) -> BatchHeader:
     return BatchHeader._make(_HEADER.unpack_from(entry))
 
 
-def last_epoch(data: memoryview, start: int, end: int) -> int:
-    """Return the leader epoch of the last one of the whole batches in `data[start:end]`."""
-    last = start
+def epochs_of(data: memoryview, start: int, end: int) -> list[tuple[int, int]]:
+    """Return the leader epochs of the whole batches in `data[start:end]`, each with the base offset of the first batch
+    that has it."""
+    epochs: list[tuple[int, int]] = []
+    previous = None
     while start < end:
-        last = start
-        start += 12 + _LENGTH.unpack_from(data, start)[0]
-    return int(_EPOCH.unpack_from(data, last)[0])
+        base_offset, length, epoch = _START.unpack_from(data, start)
+        if epoch != previous:
+            epochs.append((base_offset, epoch))
+            previous = epoch
+        start += 12 + length
+    return epochs
 
 
 def damage_of(batch: BatchHeader, entry: memoryview) -> str:

@@ -13,7 +13,7 @@ from odradek.types import Columns, Position, TopicPartition
 from odradek.wire.decoding import DecodingOptions
 from odradek.wire.kafka.records import batch as batches
 from odradek.wire.kafka.records.batch import BatchHeader
-from odradek.wire.kafka.records.entries import EntryDecoder, FetchContext, IsVisible, end_of, is_compressed
+from odradek.wire.kafka.records.entries import EntryDecoder, EpochSpan, FetchContext, IsVisible, end_of, is_compressed
 from odradek.wire.kafka.records.message_set import HEAD_BYTES, LEAST_LENGTH
 
 __all__ = ["DecodingOptions", "IsVisible", "RecordDecoder"]
@@ -50,6 +50,7 @@ class RecordDecoder:
         partition: Named in errors.
         position: The offset that the first response was asked for.
         options: Limits (bytes); what to do about damage: `fail`, `skip` or `raw`; and whether to defer.
+        epoch: The leader epoch of the record before `position`; -1 if it is not known.
     """
 
     _entries: EntryDecoder
@@ -59,7 +60,13 @@ class RecordDecoder:
     source: object = None
     """A mark of the broker client that fed it last (`LogDecoder.source`)."""
 
-    def __init__(self, partition: TopicPartition, position: Position, options: DecodingOptions) -> None:
+    def __init__(
+        self,
+        partition: TopicPartition,
+        position: Position,
+        options: DecodingOptions,
+        epoch: int = batches.NO_EPOCH,
+    ) -> None:
         if options.corrupt not in ("fail", "skip", "raw"):
             raise ConfigError(f"corrupt={options.corrupt!r} is not one of fail, skip, raw")
         self.partition = partition
@@ -67,7 +74,7 @@ class RecordDecoder:
         self._reports: deque[CorruptMessage] = deque(maxlen=_MAX_REPORTS)
         self.skipped = 0
         """Entries left out so far (`corrupt="skip"`)."""
-        self.reset(position)
+        self._begin(position, epoch)
 
     def __repr__(self) -> str:
         state = f", {self._error}" if self._error else ""
@@ -90,8 +97,10 @@ class RecordDecoder:
 
     @property
     def leader_epoch(self) -> int:
-        """The epoch of the leader that wrote the last batch decoded; -1 where there is none (magic 0 and 1)."""
-        return self._entries.leader_epoch
+        """The epoch of the leader that wrote the record before `fetch_position`; -1 if it is not known: it was not
+        read, or is deferred, or damaged, or of a format without epochs (magic 0 and 1)."""
+        last = self._entries.last_epoch
+        return last.epoch if last.behind == self.fetch_position else batches.NO_EPOCH
 
     @property
     def deferred_bytes(self) -> int:
@@ -153,6 +162,11 @@ class RecordDecoder:
         """Return everything decoded since the last take, and forget it. May be empty."""
         return self._entries.take()
 
+    def take_epochs(self) -> list[EpochSpan]:
+        """Return the leader epochs of what was decoded since the last call, as far as they are known. Like rows that
+        are not taken, they are forgotten by a reset."""
+        return self._entries.take_epochs()
+
     def take_reports(self) -> list[CorruptMessage]:
         """Return the reports of entries skipped since the last call, the latest 1000. A reset keeps them."""
         reports = list(self._reports)
@@ -161,7 +175,11 @@ class RecordDecoder:
 
     def reset(self, position: Position) -> None:
         """Forget everything not taken, and the error, and continue from `position` (seek, new connection)."""
-        self._entries = EntryDecoder(self.partition, self._options, int(position), self._report)
+        last = self._entries.last_epoch
+        self._begin(position, last.epoch if last.behind == position else batches.NO_EPOCH)
+
+    def _begin(self, position: Position, epoch: int) -> None:
+        self._entries = EntryDecoder(self.partition, self._options, int(position), self._report, epoch)
         self._fetch = FetchContext(int(position), _all_visible)
         self._error = None
         self._failed = False

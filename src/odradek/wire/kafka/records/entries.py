@@ -18,7 +18,7 @@ from odradek.wire.kafka.records.batch import (
     control_type,
     damage_of,
     end_of_damaged,
-    last_epoch,
+    epochs_of,
 )
 from odradek.wire.kafka.records.message_set import (
     HEAD_BYTES,
@@ -29,7 +29,7 @@ from odradek.wire.kafka.records.message_set import (
     open_wrapper,
 )
 
-__all__ = ["EntryDecoder", "FetchContext", "IsVisible", "end_of", "is_compressed"]
+__all__ = ["EntryDecoder", "EpochSpan", "FetchContext", "IsVisible", "end_of", "is_compressed"]
 
 IsVisible = Callable[[BatchHeader, int | None], bool]
 """Function that decides whether the records of a batch are delivered.
@@ -52,6 +52,16 @@ class FetchContext(NamedTuple):
     is_visible: IsVisible
 
 
+class EpochSpan(NamedTuple):
+    """A part of a log whose records were all written by the leader of one epoch."""
+
+    first: int
+    """The first offset."""
+    behind: int
+    """The offset behind it."""
+    epoch: int
+
+
 class EntryDecoder:
     """Decodes entries that are whole and whose length and magic are possible.
 
@@ -60,6 +70,7 @@ class EntryDecoder:
         options: See `RecordDecoder`.
         position: The offset of the first record.
         report: Called for each entry that is left out (`corrupt="skip"`).
+        epoch: The epoch of the record before `position`; -1 if it is not known.
     """
 
     def __init__(
@@ -68,6 +79,7 @@ class EntryDecoder:
         options: DecodingOptions,
         position: int,
         report: Callable[[CorruptMessage], None],
+        epoch: int = NO_EPOCH,
     ) -> None:
         self._partition, self._options, self._report = partition, options, report
         self.end = position
@@ -75,8 +87,7 @@ class EntryDecoder:
         self._first = position  # of the first row that is not taken
         self._rows = engine.active.RecordBuilder()
         self._corrupt: dict[int, CorruptMessage] = {}
-        self.leader_epoch = NO_EPOCH
-        """The epoch of the leader that wrote the last batch decoded; -1 where there is none (magic 0 and 1)."""
+        self._epochs = [EpochSpan(position, position, epoch)]  # what was decoded since they were taken, in order
         self.decoded_bytes = 0
         """Bytes of the entries, and of what they decompressed to, whose rows are not taken."""
 
@@ -84,6 +95,17 @@ class EntryDecoder:
     def position(self) -> int:
         """The offset of the first row that is not taken."""
         return self._first if len(self._rows) else self.end
+
+    @property
+    def last_epoch(self) -> EpochSpan:
+        """The last part of what was decoded whose epoch is known, or the place where decoding began."""
+        return self._epochs[-1]
+
+    def take_epochs(self) -> list[EpochSpan]:
+        """Return the epochs of what was decoded since the last call."""
+        taken, (_, behind, epoch) = self._epochs, self.last_epoch
+        self._epochs = [EpochSpan(behind, behind, epoch)]
+        return [span for span in taken if span.first < span.behind and span.epoch != NO_EPOCH]
 
     def take(self) -> Columns:
         """Return all rows, and forget them."""
@@ -107,9 +129,9 @@ class EntryDecoder:
         decode = self._rows.decode_messages if data[start + 16] < 2 else self._rows.decode_batches
         end, behind = decode(data, start, len(data), fetch.first_offset, max_entry=self._options.max_message_bytes)
         self.decoded_bytes += end - start
-        self.end = max(self.end, behind)
         if end > start and data[start + 16] == 2:
-            self.leader_epoch = last_epoch(data, start, end)
+            self._note_epochs(epochs_of(data, start, end), behind)
+        self.end = max(self.end, behind)
         return end
 
     def corrupt_message(self, position: int, reason: str) -> CorruptMessage:
@@ -117,6 +139,22 @@ class EntryDecoder:
         error = CorruptMessage(str(self._partition), position, reason)
         error.hint = _HINT
         return error
+
+    def _note_epochs(self, epochs: list[tuple[int, int]], behind: int) -> None:
+        """Note the epochs of the next batches, given the offset at which each begins, and the one behind the batches.
+
+        What a response leaves out between two batches is not in the log any more (compaction): up to the second one
+        the last record is the one before.
+        """
+        ends = [*(first for first, _ in epochs[1:]), behind]
+        spans = [EpochSpan(first, end, epoch) for (first, epoch), end in zip(epochs, ends, strict=True)]
+        last, following = self._epochs[-1], spans[0]
+        if last.behind == self.end and last.epoch == following.epoch:
+            spans[0] = EpochSpan(min(last.first, following.first), max(last.behind, following.behind), last.epoch)
+            self._epochs.pop()
+        elif last.behind == self.end:
+            self._epochs[-1] = last._replace(behind=max(last.behind, following.first))
+        self._epochs += spans
 
     def _mark_first(self) -> None:
         if not len(self._rows):
@@ -141,7 +179,7 @@ class EntryDecoder:
                 fetch,
             )
             return
-        self.leader_epoch = batch.leader_epoch
+        self._note_epochs([(batch.base_offset, batch.leader_epoch)], batch.next_offset)
         if batch.is_transactional and not batch.is_control and not fetch.is_visible(batch, None):
             self.end = max(self.end, batch.next_offset)
             return

@@ -1,0 +1,96 @@
+"""Topics that were made again, noticed by their ids in the metadata, for brokers whose Fetch names topics (2.8 to 3.0).
+
+Such a fetch reaches whichever log has the name: when a topic was deleted and made again, it would go on at the old
+position in the new log. So before a fetch that cannot be sure of its topic, the metadata is read. It can be sure as
+long as the broker answers without a pause, since deleting a topic ends every fetch of it with an error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import anyio
+
+from odradek.core.interfaces import PartitionFetch
+from odradek.core.kafka.broker_errors import broker_error
+from odradek.core.kafka.routing_snapshot import RoutingSnapshot
+from odradek.core.kafka.versions import BrokerVersions
+from odradek.errors import TopicRecreated
+from odradek.io.kafka.log_decoder import KafkaLogDecoder
+from odradek.wire.kafka.error_codes import ErrorCode
+
+__all__ = ["TopicCheck"]
+
+SURE_S = 2.0
+"""Time after a fetch was sent that was answered, within which the topic is taken to be the same (s): longer than a long
+poll."""
+
+
+class Metadata(Protocol):
+    """The metadata of the cluster, as far as the check uses it."""
+
+    @property
+    def table(self) -> RoutingSnapshot: ...
+
+    @property
+    def read_at(self) -> float: ...
+
+    async def refresh(self) -> object: ...
+
+
+class TopicCheck:
+    """The check before fetches.
+
+    Args:
+        metadata: Of the cluster.
+    """
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+
+    async def without_recreated(
+        self, versions: BrokerVersions, fetches: Sequence[PartitionFetch]
+    ) -> Sequence[PartitionFetch]:
+        """Return the fetches whose topics are still those of their positions; the others get an error, TopicRecreated
+        or that the topic is not there. Cancellation: safe.
+
+        Raises:
+            OdradekError: No broker answered.
+        """
+        if not versions.needs_topic_check:
+            return fetches
+        metadata, now = self._metadata, anyio.current_time()
+        decoders = [_decoder_of(fetch) for fetch in fetches]
+        seen_at = max(metadata.read_at, min(each.sure_at for each in decoders))
+        if seen_at < now - SURE_S or metadata.read_at <= max(each.unanswered_since for each in decoders):
+            await metadata.refresh()
+            now = anyio.current_time()
+        current = [fetch for fetch in fetches if self._is_current(fetch)]
+        for fetch in current:
+            _decoder_of(fetch).unanswered_since = now
+        return current
+
+    def answered(self, versions: BrokerVersions, fetches: Sequence[PartitionFetch]) -> None:
+        """Note which fetches were answered without an error. When the broker did is not known: if the event loop was
+        blocked meanwhile, the answer may be old. It is sure of the time at which the fetch was sent."""
+        if versions.needs_topic_check:
+            for fetch in fetches:
+                if fetch.error is None:
+                    decoder = _decoder_of(fetch)
+                    decoder.sure_at, decoder.unanswered_since = decoder.unanswered_since, -math.inf
+
+    def _is_current(self, fetch: PartitionFetch) -> bool:
+        decoder, table = _decoder_of(fetch), self._metadata.table.state
+        topic, where = table.topics.get(decoder.partition.topic), str(decoder.partition)
+        if table.is_recreated(decoder.partition.topic, decoder.topic_id):
+            fetch.error = TopicRecreated(where, decoder.fetch_position)
+        elif topic is not None and decoder.partition.partition not in topic.partitions:
+            fetch.error = broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Metadata of {where}")
+        return fetch.error is None
+
+
+def _decoder_of(fetch: PartitionFetch) -> KafkaLogDecoder:
+    assert isinstance(fetch.decoder, KafkaLogDecoder)
+    return fetch.decoder

@@ -1,0 +1,67 @@
+"""The logs and the positions of groups, as librdkafka reads them from the brokers, without the proxies."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from .checks import StoredRecord
+
+__all__ = ["committed_positions", "end_positions", "stored_records"]
+
+SILENCE_S = 60.0
+"""Limit for a broker to send something (s)."""
+
+
+def _consumer(bootstrap: str, group: str = "checks", **settings: Any) -> Any:
+    client: Any = importlib.import_module("confluent_kafka")
+    common = {"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False, "log_level": 2}
+    return client.Consumer({**common, "enable.partition.eof": True, **settings})
+
+
+def _partitions(topic: str, size: int) -> list[Any]:
+    client: Any = importlib.import_module("confluent_kafka")
+    return [client.TopicPartition(topic, number, 0) for number in range(size)]
+
+
+def end_positions(bootstrap: str, topic: str, size: int) -> dict[int, int]:
+    """Return partition -> the end of its log."""
+    consumer = _consumer(bootstrap)
+    ends = {each.partition: consumer.get_watermark_offsets(each, SILENCE_S)[1] for each in _partitions(topic, size)}
+    consumer.close()
+    return ends
+
+
+def committed_positions(bootstrap: str, group: str, topic: str, size: int) -> dict[int, int]:
+    """Return partition -> the position of a group; 0 if it has none."""
+    consumer = _consumer(bootstrap, group)
+    positions = {each.partition: max(each.offset, 0) for each in consumer.committed(_partitions(topic, size), 30)}
+    consumer.close()
+    return positions
+
+
+def stored_records(bootstrap: str, topic: str, ends: Mapping[int, int], isolation: str) -> Iterator[StoredRecord]:
+    """Yield all records up to these ends.
+
+    Raises:
+        TimeoutError: The brokers send nothing, or not the end: a transaction is open.
+    """
+    client: Any = importlib.import_module("confluent_kafka")
+    consumer = _consumer(bootstrap, **{"isolation.level": isolation})
+    consumer.assign(_partitions(topic, len(ends)))
+    waiting, heard = {partition for partition, end in ends.items() if end}, time.monotonic()
+    try:
+        while waiting:
+            for message in consumer.consume(1000, 1.0):
+                partition, error = message.partition(), message.error()
+                if error is None:
+                    heard = time.monotonic()
+                    yield partition, message.offset(), message.value()
+                elif error.code() == client.KafkaError._PARTITION_EOF and message.offset() >= ends[partition]:
+                    waiting.discard(partition)
+            if time.monotonic() > heard + SILENCE_S:
+                raise TimeoutError(f"{topic}: no end of the partitions {sorted(waiting)}, which end at {ends}")
+    finally:
+        consumer.close()

@@ -1,0 +1,33 @@
+"""Short runs of the chaos driver, which runs for an hour as `python -m tests.faults.chaos --minutes 60`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from odradek.testing.kafka.releases import NEWEST
+
+from .chaos.run import run
+
+pytestmark = [pytest.mark.brokers, pytest.mark.slow, pytest.mark.timeout(900)]
+
+MINUTES = 0.4
+
+
+@pytest.mark.parametrize("version", [NEWEST, "0.11.0.3"])
+def test_nothing_is_lost_doubled_or_skipped_while_brokers_lines_and_clients_fail(
+    version: str, report: Callable[[object], None]
+) -> None:
+    shown: list[str] = []
+    done = run(version, MINUTES, seed=1, show=shown.append)
+    report(done.line())
+    assert done.problems == []
+    assert sum(done.faults.values()) >= 5
+    produced = done.produced
+    assert 300 < produced["confirmed"] <= produced["in_log"] <= produced["confirmed"] + produced["unknown"]
+    for group in done.groups.values():
+        assert group["delivered"] - group["delivered_again"] == produced["in_log"]
+    assert done.transactions["outputs"] == done.transactions["inputs"] == produced["in_log"]
+    assert not [each for each in psutil.Process().children(recursive=True) if each.is_running()], "no process is left"

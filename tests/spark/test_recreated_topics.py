@@ -1,0 +1,155 @@
+"""A topic that is deleted and made again between two micro-batches: that is data loss, whatever the new log has."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from odradek.spark.planning import DataLoss, Extent, Loss, Range, SplitPoint, in_current_topics, of_topics, topic_ids
+from odradek.spark.source import OdradekSource, StreamReader
+from odradek.types import Position, TopicPartition
+
+from .made import names, types_of
+
+P, Q = TopicPartition("t", 0), TopicPartition("t", 1)
+OLD, NEW, NEWEST = "0a" * 16, "0b" * 16, "0c" * 16
+ALL = ReadAllAvailable()
+
+
+class Logs:
+    """The logs of `t`, which tests change."""
+
+    def __init__(self, topic_id: str, *ends: int) -> None:
+        self.make(topic_id, *ends)
+
+    def make(self, topic_id: str, *ends: int, earliest: int = 0) -> None:
+        logs = (Extent(earliest, end, (), 1, topic_id) for end in ends)
+        self.now = dict(zip((P, Q), logs, strict=False))
+
+    def extents(self) -> dict[TopicPartition, Extent]:
+        return dict(self.now)
+
+    def at(self, times: object, *, ending: bool) -> dict[TopicPartition, Position]:
+        return {}
+
+    def boundaries(self, cuts: Sequence[SplitPoint]) -> dict[SplitPoint, int | None]:
+        return {cut: cut.position for cut in cuts}
+
+    def paths(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, str]:
+        return {}
+
+
+def stream(logs: Logs, **options: object) -> StreamReader:
+    named = names(subscribe="t", startingOffsets="earliest", **options) | {"kafka.bootstrap.servers": "none:9092"}
+    reader = OdradekSource(named).streamReader(types_of(["value"]))
+    assert isinstance(reader, StreamReader)
+    reader._logs = logs  # type: ignore[assignment]
+    return reader
+
+
+def offsets(topic_id: str | None, *positions: int) -> dict[str, Any]:
+    topics = {"t": {str(n): position for n, position in enumerate(positions)}}
+    return {"v": 1, "topics": topics, **({} if topic_id is None else {"ids": {"t": topic_id}})}
+
+
+def ranges(reader: StreamReader, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
+    return sorted(part for task in reader.partitions(dict(start), dict(end)) for part in task.value.ranges)
+
+
+def test_offsets_have_the_ids_of_their_topics() -> None:
+    reader = stream(Logs(OLD, 100))
+    assert reader.initialOffset() == offsets(OLD, 0)
+    assert reader.latestOffset(offsets(OLD, 0), ALL) == offsets(OLD, 100)
+    assert ranges(reader, offsets(OLD, 0), offsets(OLD, 100)) == [Range(P, 0, 100)]
+
+
+@pytest.mark.parametrize("end", [300, 100, 40], ids=["longer", "as long", "shorter"])
+def test_a_topic_that_was_made_again_is_data_loss(end: int) -> None:
+    logs = Logs(OLD, 100)
+    reader = stream(logs)
+    logs.make(NEW, end)
+    following = reader.latestOffset(offsets(OLD, 100), ALL)
+    assert following == offsets(NEW, end)
+    with pytest.raises(DataLoss, match=rf"t/0: the topic was deleted and made again: .* 100 on, .* \[0, {end}\)"):
+        reader.partitions(offsets(OLD, 100), following)
+    lenient = stream(logs, failOnDataLoss="false")
+    assert ranges(lenient, offsets(OLD, 100), following) == [Range(P, 0, end)]
+
+
+def test_a_topic_that_was_made_again_and_is_empty_is_data_loss_at_once() -> None:
+    logs = Logs(NEW, 0)
+    reader = stream(logs)
+    assert reader.latestOffset(offsets(OLD, 100), ALL) == offsets(NEW, 0)
+    with pytest.raises(DataLoss):
+        reader.partitions(offsets(OLD, 100), offsets(NEW, 0))
+    assert ranges(stream(logs, failOnDataLoss="false"), offsets(OLD, 100), offsets(NEW, 0)) == []
+
+
+def test_partitions_that_a_limited_micro_batch_does_not_read_begin_in_the_new_topic_too() -> None:
+    logs = Logs(NEW, 200, 200)
+    reader = stream(logs, failOnDataLoss="false", maxOffsetsPerTrigger=1)
+    start, read = offsets(OLD, 100, 100), {P: 0, Q: 0}
+    for _ in range(400):
+        end = reader.latestOffset(start, ReadMaxRows(1))
+        for part in ranges(reader, start, end):
+            assert part.start == read[part.partition]
+            read[part.partition] = part.end
+        start = end
+    assert start == offsets(NEW, 200, 200) and read == {P: 200, Q: 200}
+
+
+def test_a_checkpoint_without_ids_is_continued_and_gets_them_with_the_next_offsets() -> None:
+    logs = Logs(OLD, 100)
+    reader = stream(logs)
+    assert reader.latestOffset(offsets(None, 100), ALL) == offsets(None, 100), "the same text: no micro-batch"
+    logs.make(OLD, 150)
+    assert reader.latestOffset(offsets(None, 100), ALL) == offsets(OLD, 150)
+    assert ranges(reader, offsets(None, 100), offsets(OLD, 150)) == [Range(P, 100, 150)]
+
+
+def test_a_micro_batch_whose_topic_was_made_again_since_it_was_planned_is_lost_as_a_whole() -> None:
+    logs = Logs(NEWEST, 500)
+    with pytest.raises(DataLoss, match="no broker has this partition"):
+        stream(logs).partitions(offsets(NEW, 0), offsets(NEW, 300))
+    lenient = stream(logs, failOnDataLoss="false")
+    assert ranges(lenient, offsets(OLD, 100), offsets(NEW, 300)) == []
+    assert lenient.latestOffset(offsets(NEW, 300), ALL) == offsets(NEWEST, 500)
+    assert ranges(lenient, offsets(NEW, 300), offsets(NEWEST, 500)) == [Range(P, 0, 500)]
+
+
+def test_retention_between_planning_and_reading_again_is_a_gap_of_the_new_log() -> None:
+    logs = Logs(NEW, 300)
+    logs.make(NEW, 300, earliest=20)
+    lenient = stream(logs, failOnDataLoss="false")
+    assert ranges(lenient, offsets(OLD, 100), offsets(NEW, 10)) == []
+    assert ranges(lenient, offsets(OLD, 100), offsets(NEW, 60)) == [Range(P, 20, 60)]
+
+
+def test_tasks_know_the_topics_that_they_read() -> None:
+    (task,) = stream(Logs(NEW, 10)).partitions(offsets(NEW, 0), offsets(NEW, 10))
+    assert task.value.topic_ids == {"t": NEW}
+
+
+def test_a_partition_that_the_new_topic_does_not_have_begins_at_its_beginning_when_it_comes() -> None:
+    logs = {P: Extent(5, 30, (), 1, NEW)}
+    current, gaps = in_current_topics({P: Position(9), Q: Position(70)}, {"t": OLD}, logs, topic_ids(logs))
+    assert current == {P: 5, Q: 0}
+    assert [(gap.partition, gap.loss, gap.start, gap.resumed) for gap in gaps] == [
+        (P, Loss.RECREATED, 9, 5), (Q, Loss.RECREATED, 70, 0)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("ids", [{}, {"t": OLD}, {"other": NEW}])
+def test_offsets_in_the_topics_there_are_stay_as_they_are(ids: dict[str, str]) -> None:
+    logs = {P: Extent(0, 30, (), 1, OLD)}
+    assert in_current_topics({P: Position(9)}, ids, logs, topic_ids(logs)) == ({P: 9}, [])
+    assert of_topics(logs, ids) == logs
+
+
+def test_without_ids_nothing_is_compared() -> None:
+    logs = {P: Extent(0, 30)}
+    assert topic_ids(logs) == {} and of_topics(logs, {"t": OLD}) == logs
+    assert in_current_topics({P: Position(9)}, {"t": OLD}, logs, {}) == ({P: 9}, [])
