@@ -13,6 +13,8 @@ __all__ = ["committed_positions", "end_positions", "stored_records"]
 
 SILENCE_S = 60.0
 """Limit for a broker to send something (s)."""
+COORDINATOR_MOVES = ("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR")
+"""Errors of a group whose coordinator is on its way to another broker: librdkafka hands them to its caller."""
 
 
 def _consumer(bootstrap: str, group: str = "checks", **settings: Any) -> Any:
@@ -35,11 +37,24 @@ def end_positions(bootstrap: str, topic: str, size: int) -> dict[int, int]:
 
 
 def committed_positions(bootstrap: str, group: str, topic: str, size: int) -> dict[int, int]:
-    """Return partition -> the position of a group; 0 if it has none."""
-    consumer = _consumer(bootstrap, group)
-    positions = {each.partition: max(each.offset, 0) for each in consumer.committed(_partitions(topic, size), 30)}
-    consumer.close()
-    return positions
+    """Return partition -> the position of a group; 0 if it has none.
+
+    Raises:
+        KafkaException: The group's coordinator does not answer, or finds no broker within a minute.
+    """
+    client: Any = importlib.import_module("confluent_kafka")
+    consumer, limit = _consumer(bootstrap, group), time.monotonic() + SILENCE_S
+    try:
+        while True:
+            try:
+                committed = consumer.committed(_partitions(topic, size), SILENCE_S)
+                return {each.partition: max(each.offset, 0) for each in committed}
+            except client.KafkaException as error:
+                if error.args[0].name() not in COORDINATOR_MOVES or time.monotonic() > limit:
+                    raise
+            time.sleep(0.5)
+    finally:
+        consumer.close()
 
 
 def stored_records(bootstrap: str, topic: str, ends: Mapping[int, int], isolation: str) -> Iterator[StoredRecord]:
