@@ -243,6 +243,18 @@ async def test_reading_begins_and_ends_at_positions_and_bookmarks(kafka: KafkaBr
     ran("reading", "positions")
 
 
+async def test_the_first_thing_that_a_client_does_may_be_to_read_partitions(kafka: KafkaBroker, topic: str) -> None:
+    """It knows the topic from nothing else, and no position has to be asked for."""
+    where = od.TopicPartition(topic, 0)
+    async with connect(kafka) as cluster:
+        await send(cluster, topic, [(None, b"0", (), None), (None, b"1", (), None)])
+    async with connect(kafka) as cluster, cluster.reader({where: od.EARLIEST}) as reader:
+        assert (await anext(reader)).value == b"0"
+    async with connect(kafka) as cluster, cluster.reader({where: od.Position(1)}) as reader:
+        with anyio.fail_after(30):
+            assert (await anext(reader)).value == b"1"
+
+
 async def test_a_time_means_the_first_record_of_that_time_or_later(kafka: KafkaBroker, topic: str, ran: Ran) -> None:
     if not has(kafka, (0, 10, 1)):
         times: list[int | None] = [None] * 3

@@ -212,7 +212,8 @@ def test_a_micro_batch_has_as_many_records_as_allowed(odradek_kafka: KafkaBroker
     write(odradek_kafka, topic, numbers(5), partition=1)
     reader = stream(odradek_kafka, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=10)
     begin = offset = reader.initialOffset()
-    assert begin == {"v": 1, "topics": {topic: {"0": 0, "1": 0}}}
+    assert begin["topics"] == {topic: {"0": 0, "1": 0}}
+    assert list(begin["ids"]) == [topic]
     read, sizes = [], []
     while (end := reader.latestOffset(offset, reader.getDefaultReadLimit())) != offset:
         some = rows(reader, reader.partitions(offset, end))

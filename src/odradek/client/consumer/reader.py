@@ -87,7 +87,8 @@ class Reader(PartitionReaderBase):
         """Look topics up and resolve start and end of every partition. Raises TransportError when a broker needed for
         that does not respond, UsageError if this reader was entered before."""
         self._enter_once()
-        for name in self._names:
+        exact = [partition.topic for partition in self._exact if partition.broker < 0]  # 0.7 names the broker
+        for name in dict.fromkeys([*self._names, *exact]):
             await self._driver.metadata.table_for_topic(name)
         partitions = self._registered(self._driver.metadata.table)
         untils = {} if self._until is None else await self._resolve({p: self._until.of(p) for p in partitions})
