@@ -92,6 +92,11 @@ class FaultProxy:
         """`host:port` for clients, the same as long as the proxy lives."""
         return f"{self.host}:{self.port}"
 
+    @property
+    def target(self) -> tuple[str, int]:
+        """Host and port of the server that connections to come are led to."""
+        return self._target
+
     def statistics(self) -> ProxyStatistics:
         passing = sum(not link.cut for link in list(self._links))
         return ProxyStatistics(self._connections, passing, self._passed["client"], self._passed["server"])
