@@ -31,6 +31,7 @@ from odradek.errors import (
     Closed,
     DeadlineError,
     DeliveryError,
+    Fenced,
     NotWritten,
     OdradekError,
     TransactionAborted,
@@ -88,6 +89,7 @@ class Dispatcher:
             driver.metadata.table,
             driver.refusal_policy(),
             self._sequences,
+            numbers_by_broker=driver.numbers_by_broker,
         )
         self.senders = Senders(self._new_sender)
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -137,8 +139,9 @@ class Dispatcher:
                 await self._background.stop()
 
     def check_open(self) -> None:
-        """Raise why no records are accepted, if so: Closed, or UsageError in another thread."""
-        if isinstance(self.closed_reason, UsageError | TransactionAborted):
+        """Raise why no records are accepted, if so: Fenced if the producer has ended so, otherwise Closed; the error of
+        its transaction if that is why; UsageError in another thread."""
+        if isinstance(self.closed_reason, UsageError | TransactionAborted | Fenced):
             raise copy(self.closed_reason) from self.closed_reason.__cause__
         if self.closed_reason is not None:
             raise Closed(str(self.closed_reason)) from self.closed_reason.__cause__
@@ -177,7 +180,14 @@ class Dispatcher:
         due = self.accumulator.append(topic, size, record, partition, send, self.clock())
         if due:
             self._wake_senders(due)
+        if partition is not None:
+            self.check_missing()
         return due is not None
+
+    def check_missing(self) -> None:
+        """Look up the partitions that records were sent to and that are missing in the routing table, if any are."""
+        if self.accumulator.missing:
+            self._lookups.check_missing()
 
     def append_run(
         self,
@@ -195,6 +205,8 @@ class Dispatcher:
         send.remaining += end - start
         for broker in due:
             self.senders[broker].drain()
+        if partition is not None:
+            self.check_missing()
         return end
 
     async def wait_for_space(self, waiter: BufferWaiter) -> None:
@@ -228,6 +240,7 @@ class Dispatcher:
                 waiter.appended = True
                 self._wake_senders(due or ())
             waiter.event.set()
+        self.check_missing()
 
     def _refuse(self, reason: Exception) -> None:
         """Accept no more records."""
@@ -251,6 +264,7 @@ class Dispatcher:
                 self._end_flushes()
         if effects.refresh_metadata:
             self._lookups.refresh()
+        self.check_missing()
         if self._sequences is not None:
             self._follow_sequences(self._sequences)
         if effects.fatal is not None:
@@ -411,7 +425,7 @@ class Dispatcher:
         else:
             batch.overdue = True
 
-    def _fail_remaining(self, why: str) -> None:
+    def _fail_remaining(self, why: str, cause: Exception | None = None) -> None:
         """Finish everything that is left. What the network has not been given is withdrawn first."""
         live = self.accumulator.live
         while live:
@@ -419,7 +433,7 @@ class Dispatcher:
             if batch.request is not None:
                 self.senders[batch.request.broker].withdraw(batch.request)
             if batch in live:  # withdrawn, its records may have moved to other batches
-                self.accumulator.live.time_out(batch, why)
+                self.accumulator.live.time_out(batch, why, cause)
         self.apply(self.accumulator.effects())
 
     def fail(self, error: Exception) -> None:
@@ -427,12 +441,22 @@ class Dispatcher:
         if self.failure is not None:
             return
         self.failure = error
-        stopped = Closed(f"the producer stopped: {type(error).__name__}: {error}")
-        stopped.__cause__ = error
+        stopped = _reason_to_refuse(error)
         self._refuse(stopped)
         if self.transactions is not None:
             self.transactions.stop(error if isinstance(error, OdradekError) else stopped)
-        self._fail_remaining(f"the producer stopped: {error}")
+        self._fail_remaining(f"the producer stopped: {error}", error)
+
+
+def _reason_to_refuse(error: Exception) -> OdradekError:
+    """Return what calls raise after the producer has ended because of an error."""
+    stopped: OdradekError
+    if isinstance(error, Fenced):
+        stopped = copy(error)
+    else:
+        stopped = Closed(f"the producer stopped: {type(error).__name__}: {error}")
+    stopped.__cause__ = error
+    return stopped
 
 
 def _because(transactions: ProducerTransactions) -> str:

@@ -1,4 +1,5 @@
-"""The background tasks in which a producer asks its cluster: for partitions, for routing tables, for its identity.
+"""The background tasks in which a producer asks its cluster: for partitions, for routing tables, for its identity, and
+whether partitions exist that its routing table does not have.
 
 Records wait meanwhile, as long as they may; what is learned is applied to the accumulator.
 """
@@ -6,7 +7,7 @@ Records wait meanwhile, as long as they may; what is learned is applied to the a
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 import anyio
@@ -15,10 +16,14 @@ from odradek.client.producer.sender import SenderHost
 from odradek.core.backoff import Backoff
 from odradek.core.interfaces import ClusterMetadata, ProducerSequences, RoutingTable
 from odradek.core.produce.accumulator import Accumulator
-from odradek.core.produce.partition_queue import TopicQueues
+from odradek.core.produce.partition_queue import PartitionQueue, TopicQueues
 from odradek.errors import Closed, OdradekError
 
 __all__ = ["ClusterLookups"]
+
+BETWEEN_READS_S = 1.0
+"""Time between the two reads of the metadata that must agree that a partition does not exist (s): brokers learn of
+added partitions at different times, mostly within milliseconds, and each read may be answered by another one."""
 
 
 class ClusterLookups:
@@ -42,7 +47,7 @@ class ClusterLookups:
     ) -> None:
         self._metadata, self._accumulator, self._backoff = metadata, accumulator, backoff
         self._host, self._on_identified = host, on_identified
-        self._refreshing = self._identifying = False
+        self._refreshing = self._identifying = self._checking = False
 
     def start(self) -> None:
         """Apply the routing table, and every newer one from now on."""
@@ -64,6 +69,13 @@ class ClusterLookups:
         if not self._identifying:
             self._identifying = True
             self._host.spawn(self._identify, sequences)
+
+    def check_missing(self) -> None:
+        """Find out whether the partitions that are missing in the table exist, and reject the records for those that do
+        not. While that is under way for some, others wait."""
+        if not self._checking:
+            self._checking = True
+            self._host.spawn(self._check_missing)
 
     async def _load_topic(self, topic: TopicQueues) -> None:
         failures = 0
@@ -109,3 +121,31 @@ class ClusterLookups:
                 failures += 1
         self._identifying = False
         self._on_identified()
+
+    async def _check_missing(self) -> None:
+        try:
+            while self._accumulator.missing:
+                await self._refuse_missing(self._accumulator.take_missing())
+        finally:
+            self._checking = False
+
+    async def _refuse_missing(self, queues: Mapping[PartitionQueue, int]) -> None:
+        """Read the metadata twice, and refuse the records of partitions that are in neither answer."""
+        queues = await self._read_for(queues)
+        if queues:
+            await anyio.sleep(BETWEEN_READS_S)
+            self._host.apply(self._accumulator.refuse_missing(await self._read_for(queues)))
+
+    async def _read_for(self, queues: Mapping[PartitionQueue, int]) -> Mapping[PartitionQueue, int]:
+        """Read the metadata until there is an answer, or nothing is left to refuse; return what is still missing."""
+        failures = 0
+        while queues := self._accumulator.still_missing(queues):
+            try:
+                self._update_table(await self._metadata.refresh())
+                return self._accumulator.still_missing(queues)
+            except Closed:
+                raise
+            except OdradekError:
+                await anyio.sleep(self._backoff.delay(failures, random.random()))
+                failures += 1
+        return queues

@@ -12,6 +12,7 @@ docs/topics/delivery.md says what it promises on each.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast
@@ -30,7 +31,7 @@ from odradek.client.producer.validator import TOPIC, RecordValidator
 from odradek.core.interfaces import ProducerRecord, ProtocolDriver
 from odradek.core.produce.batch import RECORD_OVERHEAD_BYTES, AccumulatorLimits
 from odradek.core.produce.partitioners import Partitioner
-from odradek.errors import Closed, ConfigError, DeliveryError, OdradekError, Unsupported, UsageError
+from odradek.errors import Closed, ConfigError, DeliveryError, Fenced, OdradekError, Unsupported, UsageError
 from odradek.types import KiB, TopicPartition
 
 if TYPE_CHECKING:
@@ -194,15 +195,20 @@ class Producer:
             value: The payload; None is a tombstone (0.8.1 and later).
             key: Chooses the partition; 0.7 does not store it.
             partition: Send it there and nowhere else, and wait for its broker: a TopicPartition or, where partitions
-                have plain numbers (not in 0.7), a number.
+                have plain numbers (not in 0.7), a number. There, a partition that the topic does not have is refused
+                after about a second, when the metadata has been read twice; a topic without any is waited for.
             headers: Names and values (0.11 and later).
             timestamp: Milliseconds since the epoch (0.10 and later); None: the time at which its batch is encoded.
 
         Raises:
-            Rejected: It will never be written; its cause says why.
+            Rejected: It will never be written; its text or its cause says why.
             NotWritten: It was certainly not written within `deliver_within`.
             OutcomeUnknown: It may or may not have been written within `deliver_within`, plus the request time-out if
                 it was on the wire at that moment.
+            Fenced: Another producer took over the identity of this one, which has ended: every later call raises this,
+                too. If it came while the record was on its way, its cause is the Rejected, NotWritten or OutcomeUnknown
+                that says what is known of the record.
+            Closed: The producer has ended for another reason, or is not open.
             Unsupported: This cluster has no null values, headers or timestamps.
             TypeError: An argument of another type.
         """
@@ -217,6 +223,8 @@ class Producer:
             else:  # to an idle broker in this very step, which saves the caller a step of the loop
                 for broker in due:
                     dispatcher.senders[broker].drain()
+                if partition is not None:
+                    dispatcher.check_missing()
             await pending.wait()
         except BaseException:
             pending.abandon(self.failures)
@@ -413,15 +421,20 @@ class Producer:
 
     def __repr__(self) -> str:
         now = self.statistics()
-        state = "closed" if isinstance(self._dispatcher.closed_reason, Closed) else "open"
+        state = "closed" if isinstance(self._dispatcher.closed_reason, Closed | Fenced) else "open"
         return f"<{type(self).__name__} {state} {now.buffered} buffered {now.written} written {now.failed} failed>"
 
 
 def _copy_error(failed: Failed) -> OdradekError:
-    """Return a batch's error as the error of one record: every caller raises an object of its own."""
+    """Return a batch's error as the error of one record: every caller raises an object of its own. That of a producer
+    that was fenced is Fenced, because of the record's."""
     error = failed.error
     if not isinstance(error, DeliveryError):
         return error
     own = type(error)([failed.record], error.why)
     own.hint, own.__cause__ = error.hint, error.__cause__
-    return own
+    if not isinstance(error.__cause__, Fenced):
+        return own
+    fenced = copy(error.__cause__)
+    fenced.__cause__ = own
+    return fenced

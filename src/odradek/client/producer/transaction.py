@@ -75,7 +75,8 @@ class Transaction:
 
         Raises:
             UsageError: This object was entered before, or a transaction of the producer is open.
-            Closed: The producer has ended.
+            Fenced: Another producer was opened with this id.
+            Closed: The producer has ended for another reason.
         """
         if self._state != "new":
             raise UsageError("a transaction is used once: call producer.transaction() for another one")

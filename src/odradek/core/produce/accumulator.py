@@ -13,6 +13,8 @@ outside is returned: `append` returns the brokers that became due, outcomes come
 - A batch that may have been written keeps its records, its bytes and its partition until it has an outcome: it is
   never split or moved, and its time runs out only once no answer can come any more.
 - Where brokers recognise repeated batches (`ProducerSequences`), a batch gets its stamp when it is first taken.
+- A record that was sent to a partition which its topic does not have waits until the caller has read the metadata
+  again (`missing`), and is then rejected (`refuse_missing`).
 - A batch that the driver's `RefusalPolicy` isolates shares a request only with others like it, with nothing else in
   flight to that broker."""
 
@@ -61,11 +63,13 @@ class Accumulator:
         table: Who serves what now.
         refusals: What a lost request says about its batches.
         sequences: Identifies batches, if the producer is idempotent.
+        numbers_by_broker: See `ProtocolDriver.numbers_by_broker`.
 
     Attributes:
         live: Every batch without an outcome.
         table: The routing table.
         topics: Every topic that was added.
+        missing: Not empty: records wait for partitions that their topics do not have, see `take_missing`.
         record_overhead: Bytes on the wire of a record that is only a value, beyond that value.
     """
 
@@ -78,11 +82,14 @@ class Accumulator:
         table: RoutingTable,
         refusals: RefusalPolicy,
         sequences: ProducerSequences | None = None,
+        *,
+        numbers_by_broker: bool = False,
     ) -> None:
         self.limits, self.table = limits, table
         self.live = LiveBatches(limits, record_size, sequences)
-        self._router = Router(limits, partitioner, randrange, table, self.live, sequences)
+        self._router = Router(limits, partitioner, randrange, table, self.live, sequences, numbers_by_broker)
         self.topics: Mapping[str, TopicQueues] = self._router.topics
+        self.missing: Mapping[PartitionQueue, None] = self._router.missing
         self.record_overhead = self.live.record_overhead
         self._batch_bytes, self._buffer_bytes = limits.batch_bytes, limits.buffer_bytes
         self._due = self._router.due
@@ -410,4 +417,18 @@ class Accumulator:
         """Replace the routing table."""
         self.table = table
         self._router.route(table)
+        return self.effects()
+
+    def take_missing(self) -> dict[PartitionQueue, int]:
+        """Return the queues that are `missing`, to be passed to `still_missing` and `refuse_missing` after the metadata
+        has been read again. Records that come later are noted in `missing` again."""
+        return self._router.take_missing()
+
+    def still_missing(self, queues: Mapping[PartitionQueue, int]) -> dict[PartitionQueue, int]:
+        """Return those of the queues whose partitions the table still does not have, and that have records."""
+        return self._router.still_missing(queues)
+
+    def refuse_missing(self, queues: Mapping[PartitionQueue, int]) -> Effects:
+        """Reject the records of those queues whose partitions the table still does not have."""
+        self._router.refuse_missing(queues)
         return self.effects()

@@ -168,13 +168,19 @@ class LiveBatches:
         created = (batch.created_at for batch in self.batches if not batch.overdue)
         return min(created, default=now) + self._deliver_within
 
-    def time_out(self, batch: ProduceBatch, why: str = "") -> None:
-        """Finish a batch whose time is over, saying what is known about it."""
+    def time_out(self, batch: ProduceBatch, why: str = "", cause: Exception | None = None) -> None:
+        """Finish a batch whose time is over, or that is given up, saying what is known about it.
+
+        Args:
+            batch: The batch.
+            why: The reason; empty: its time is over.
+            cause: The cause of its error; None: how the last attempt failed.
+        """
         why = why or f"not delivered within {self._deliver_within:g} s"
         topic = batch.queue.topic
         where = batch.partition if batch.queue is not topic.unassigned else f"{topic.name}: {topic.why}"
         tries = f"{batch.attempts} attempt{'' if batch.attempts == 1 else 's'}"
         last = f", the last failed: {batch.last_error}" if batch.last_error is not None else ""
         kind = OutcomeUnknown if batch.may_be_written or batch.request is not None else NotWritten
-        batch.fail(kind, f"{why} ({where}; {tries}{last})", batch.last_error)
+        batch.fail(kind, f"{why} ({where}; {tries}{last})", cause or batch.last_error)
         self.finish(batch)

@@ -2,12 +2,15 @@
 
 Records of a partition that lost its broker go to the topic's other partitions, keyed ones by the new list, before newer
 ones there; records sent to an explicit partition, and what may be written already, wait for it.
+
+A partition that its topic does not have, according to the table, is `missing`: its records are refused once the caller
+has made sure that the table is right.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from odradek import arguments
 from odradek.core.interfaces import ProducerRecord, ProducerSequences, RoutingTable
@@ -32,9 +35,11 @@ class Router:
         table: Who serves what now.
         live: All batches.
         sequences: Identifies batches, if the producer is idempotent.
+        numbers_by_broker: Partitions are numbered on each broker, and come and go with it: none is ever `missing`.
 
     Attributes:
         due: Brokers that became due since the accumulator took the last ones; a set in order.
+        missing: Queues that have got explicit batches although their topic has no such partition; a set in order.
         keyless_is_sticky: Records without a key need not be shown to the partitioner.
     """
 
@@ -46,13 +51,16 @@ class Router:
         table: RoutingTable,
         live: LiveBatches,
         sequences: ProducerSequences | None,
+        numbers_by_broker: bool = False,
     ) -> None:
         self.table = table
         self.topics: dict[str, TopicQueues] = {}
         self.due: dict[int, None] = {}
+        self.missing: dict[PartitionQueue, None] = {}
         self.keyless_is_sticky: bool = getattr(partitioner, "keyless_is_sticky", False)
         self._limits, self._batch_bytes, self._live = limits, limits.batch_bytes, live
         self._partitioner, self._randrange, self._sequences = partitioner, randrange, sequences
+        self._numbers_by_broker = numbers_by_broker
         self._brokers: dict[int, BrokerQueue] = {}
         self._always_first = sequences is None and limits.partition_in_flight == sys.maxsize
         """The only batch of a partition may be sent, whatever is in flight."""
@@ -112,6 +120,8 @@ class Router:
         batch.queued = True
         queue.batches.append(batch)
         broker_queue = queue.broker_queue
+        if explicit and queue.orphaned:
+            self._note_missing(queue)
         if broker_queue is not None:
             if self._always_first and queue.candidate is None and len(queue.batches) == 1 and not queue.returned:
                 broker_queue.offer_newest(queue, batch)
@@ -170,6 +180,8 @@ class Router:
     def reassign(self, queue: PartitionQueue) -> None:
         """Move what may be moved to partitions that can be chosen; it stays while there are none."""
         topic = queue.topic
+        if any(batch.explicit_partition for batch in queue.batches):
+            self._note_missing(queue)
         movable = [batch for batch in queue.batches if not (batch.explicit_partition or batch.may_be_written)]
         if not topic.choices or not movable:
             return
@@ -197,3 +209,52 @@ class Router:
             else:
                 rows.setdefault(chosen, []).append(row)
         return rows
+
+    # ---- partitions that do not exist ------------------------------------------------------------------------
+
+    def take_missing(self) -> dict[PartitionQueue, int]:
+        """Return the missing queues, each with the number of its newest batch, to which nothing is added from now on:
+        metadata that is read after this call is newer than all records that may be refused."""
+        noted = dict.fromkeys(self.missing, self._live.sequence)
+        self.missing.clear()
+        missing = self.still_missing(noted)
+        for queue in missing:
+            queue.close()
+        return missing
+
+    def still_missing(self, queues: Mapping[PartitionQueue, int]) -> dict[PartitionQueue, int]:
+        """Return those of the queues that `take_missing` returned that have records to refuse."""
+        return {
+            queue: newest
+            for queue, newest in queues.items()
+            if self._is_missing(queue) and self._refusable(queue, newest)
+        }
+
+    def refuse_missing(self, queues: Mapping[PartitionQueue, int]) -> None:
+        """Reject what waits in those queues that are still missing. What may be written already waits on."""
+        for queue, newest in self.still_missing(queues).items():
+            topic, count = queue.topic.name, len(queue.topic.choices)
+            for batch in self._refusable(queue, newest):
+                why = f"{topic} has no partition {queue.partition.name}: it has {count}, numbered from 0"
+                batch.fail(Rejected, why, batch.last_error)
+                self._live.finish(batch)
+
+    def _note_missing(self, queue: PartitionQueue) -> None:
+        if not self._numbers_by_broker and self._is_missing(queue):
+            self.missing[queue] = None
+
+    def _is_missing(self, queue: PartitionQueue) -> bool:
+        """Return True if the table has partitions of the topic, and this one is not among them. One that is absent
+        below the highest number exists all the same, because numbers have no gaps: the answer was incomplete."""
+        choices, partition = queue.topic.choices, queue.partition
+        if not queue.orphaned or not choices:
+            return False
+        return partition.broker >= 0 or partition.partition > choices[-1].partition.partition
+
+    def _refusable(self, queue: PartitionQueue, newest: int) -> list[ProduceBatch]:
+        """Return the explicit batches up to this number that are certainly not written."""
+        return [
+            batch
+            for batch in queue.batches
+            if batch.explicit_partition and batch.sequence <= newest and not batch.may_be_written
+        ]
