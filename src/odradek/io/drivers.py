@@ -73,16 +73,16 @@ def zookeeper_url(address: str) -> str:
 
 
 def make_driver(url: str, options: DriverOptions) -> ProtocolDriver:
-    """Return the driver for a cluster's URL; its module is imported now, and nothing is opened.
+    """Return the driver for a cluster's URL; its module is imported now, and nothing is opened. A URL without a scheme
+    is a list of brokers: that of `kafka://`.
 
     Raises:
         ConfigError: The scheme is unknown (the message lists those that exist) or the rest is malformed.
     """
-    scheme, mark, rest = url.partition("://")
-    forms = url_forms()
-    if not mark:
-        raise ConfigError(f"the URL of a cluster has no scheme; it is {forms}")
+    if not url:
+        raise ConfigError(f"the URL of a cluster is empty; it is {url_forms()}")
+    scheme, rest = url.split("://", 1) if "://" in url else ("kafka", url)
     if scheme not in SCHEMES:
-        raise ConfigError(f"unknown scheme {scheme!r} in the URL of a cluster; it is {forms}")
+        raise ConfigError(f"unknown scheme {scheme!r} in the URL of a cluster; it is {url_forms()}")
     make = import_module(SCHEMES[scheme].module).make_driver
     return cast(Callable[[str, str, DriverOptions], ProtocolDriver], make)(scheme, rest, options)

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives import serialization
 import odradek as od
 from odradek.errors import ConfigError
 from odradek.io.kafka import urls
+from odradek.io.kafka.driver import KafkaDriver
 from odradek.io.security import Security
 from odradek.io.tls import client_context
 from odradek.types import Broker
@@ -41,6 +42,14 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_url_lists_some_brokers(rest: str, brokers: list[tuple[str, int]]) -> None:
     assert urls._brokers(rest.removesuffix("/")) == [Broker(-1, *each) for each in brokers]
+
+
+@pytest.mark.parametrize("url", ["b1:9092,b2:1", "b1,b2:1"])
+def test_a_list_of_brokers_without_a_scheme_is_that_of_kafka(url: str) -> None:
+    cluster: Any = od.connect(url)
+    assert isinstance(cluster.driver, KafkaDriver)
+    assert repr(cluster) == repr(od.connect(f"kafka://{url}"))
+    assert cluster.driver.connections._bootstrap == {"b1:9092", "b2:1"}
 
 
 @pytest.mark.parametrize(
