@@ -299,6 +299,21 @@ async def test_a_topic_without_a_leader_is_read_again_until_it_has_one() -> None
         assert table.leader(TopicPartition("t", 0)) == Broker(2, "b2", 9092)
 
 
+@pytest.mark.parametrize("leader", [1, -1], ids=["with a leader", "without a leader"])
+async def test_a_topic_that_was_in_an_answer_about_all_topics_is_read_again_too(leader: int) -> None:
+    """A broker before 0.10 answers the first request, which names no topic, with all of them."""
+    brokers = Brokers(topic_response("t", leader))
+    async with opened(brokers) as metadata:
+        await metadata.all_topics()
+        table = await metadata.table_for_topic("t")
+        if leader == 1:
+            brokers.topics["t"] = topic_response("t", -1)
+            table = await metadata.refresh()
+        brokers.topics["t"] = topic_response("t", 2)
+        table = await metadata.wait_for_newer(table.version)
+        assert table.leader(TopicPartition("t", 0)) == Broker(2, "b2", 9092)
+
+
 async def test_a_topic_that_does_not_exist_is_looked_for_ever_less_often() -> None:
     brokers = Brokers()
     options = MetadataOptions(bootstrap_timeout_s=5.0, backoff=Backoff(0.001, 10, 3600))

@@ -151,12 +151,15 @@ class KafkaMetadata:
             BrokerError: No topic can have this name, or this client may not know of it.
             OdradekError: No broker answered.
         """
-        described = self._table.state.topics.get(name)
-        if described is not None and described.partitions:
-            return self._table
-        if name not in self._topics:
+        # The table may have it from an answer about all topics, such as the first one of a broker before 0.10. It is
+        # used from now on, so that it has to be read again while it has no leader.
+        is_new = name not in self._topics
+        if is_new:
             self._topics.add(name)
             self._problem_reads = 0
+        described = self._table.state.topics.get(name)
+        if described is not None and described.partitions and not (is_new and self._table.has_problem(name)):
+            return self._table
         await self._read([name] if create else ())  # without a time limit: no answer does not mean no topic
         if create:
             with anyio.move_on_after(self._options.creation_s):
