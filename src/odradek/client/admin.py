@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from odradek import arguments
-from odradek.client.consumer.positions import resolve_positions
+from odradek.client.consumer.positions import missing_partitions, resolve_positions
 from odradek.client.options import partition as partition_rule
 from odradek.client.options import start_position
 from odradek.core.admin import (
@@ -295,8 +295,10 @@ class Admin:
         """
         arguments.check_all(_RULES, group=group, dry_run=dry_run)
         wanted: dict[TopicPartition, Any] = _RULES["positions"]("positions", positions)
-        after, failed = await self._resolve(wanted)
-        before = await self._driver.offsets(group).fetch(list(wanted))
+        missing = await missing_partitions(self._driver, wanted)
+        after, failed = await self._resolve({p: at for p, at in wanted.items() if p not in missing})
+        failed |= missing
+        before = await self._driver.offsets(group).fetch(list(after))
         if not dry_run:
             await self._refuse_members(group)
             failed |= await self._commit(group, {p: at for p, at in after.items() if at is not None})

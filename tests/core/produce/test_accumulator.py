@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from odradek.core.interfaces import PartitionResult, ProducerRecord
@@ -1070,6 +1070,7 @@ class World:
         max_size=80,
     )
 )
+@example(events=[("put", 0), ("next", 0), ("put", 0), ("next", 0), ("retry", 0)])
 def test_nothing_is_lost_and_within_a_partition_nothing_overtakes_whatever_happens(
     events: list[tuple[str, int]],
 ) -> None:
@@ -1102,10 +1103,12 @@ def happen(world: World, event: str, number: int, now: float, routing: Kafka07Ro
     elif event == "done" and world.in_flight:
         complete(world, world.in_flight.pop(0))
     elif event == "retry" and world.in_flight:
-        request = world.in_flight.pop(0)
-        before = {batch: batch.partition for batch in request.batches}
-        write(world, bench.retry(request, ERRORS[number % 4], answered=number % 4 == 3 and request.isolated))
-        assert all(batch.partition == before[batch] for batch in request.batches if batch.may_be_written)
+        lost = [request for request in world.in_flight if request.broker == world.in_flight[0].broker]
+        for request in lost:  # with a connection all of its requests fail
+            world.in_flight.remove(request)
+            before = {batch: batch.partition for batch in request.batches}
+            write(world, bench.retry(request, ERRORS[number % 4], answered=number % 4 == 3 and request.isolated))
+            assert all(batch.partition == before[batch] for batch in request.batches if batch.may_be_written)
     elif event == "requeue" and world.in_flight:
         bench.requeue(world.in_flight.pop())
     elif event == "brokers":

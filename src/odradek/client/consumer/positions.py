@@ -1,26 +1,57 @@
-"""Resolve positions: from a meaning (EARLIEST, LATEST, a time) to an exact position, at the serving broker."""
+"""Resolve positions: from a meaning (EARLIEST, LATEST, a time) to an exact position, at the serving broker; and refuse
+those of partitions that do not exist."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from random import random
 
 import anyio
 
 from odradek.core.backoff import Backoff
-from odradek.core.interfaces import ProtocolDriver
-from odradek.errors import BrokerError, OdradekError
+from odradek.core.interfaces import ProtocolDriver, RoutingTable
+from odradek.core.missing_partitions import BETWEEN_READS_S, why_missing
+from odradek.errors import BrokerError, ConfigError, OdradekError
 from odradek.io.gather import gather_outcomes
 from odradek.types import AtTime, Broker, Position, PositionSpec, TopicPartition
 
-__all__ = ["resolve_positions"]
+__all__ = ["missing_partitions", "resolve_positions"]
 
 REFUSALS = 8
 """Times that a broker is asked again, with a back-off, while the cluster elects a leader."""
 
 BACKOFF = Backoff()
+
+
+async def missing_partitions(
+    driver: ProtocolDriver, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, ConfigError]:
+    """Return an error for each partition that its topic does not have, not even after the metadata has been read twice.
+
+    A topic that does not exist has no partition that is missing: it may be created. Cancellation: safe.
+
+    Raises:
+        OdradekError: The metadata could not be read.
+    """
+    if driver.numbers_by_broker:
+        return {}
+    wanted = list(partitions)
+    for topic in dict.fromkeys(partition.topic for partition in wanted):
+        await driver.metadata.table_for_topic(topic)
+    missing = _missing(driver.metadata.table, wanted)
+    if missing:
+        missing = _missing(await driver.metadata.refresh(), wanted)
+    if missing:
+        await anyio.sleep(BETWEEN_READS_S)
+        missing = _missing(await driver.metadata.refresh(), wanted)
+    return missing
+
+
+def _missing(table: RoutingTable, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, ConfigError]:
+    reasons = {partition: why_missing(partition, table.partitions(partition.topic)) for partition in partitions}
+    return {partition: ConfigError(why) for partition, why in reasons.items() if why}
 
 
 async def resolve_positions(

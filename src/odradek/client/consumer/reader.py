@@ -22,7 +22,7 @@ from odradek.batch import Batch
 from odradek.client.consumer.base import PartitionReaderBase
 from odradek.client.consumer.fetch_settings import fetch_settings
 from odradek.client.consumer.fetcher import Fetcher
-from odradek.client.consumer.positions import resolve_positions
+from odradek.client.consumer.positions import missing_partitions, resolve_positions
 from odradek.client.consumer.streams import ArrowTables, Batches, Stream
 from odradek.client.options import DRIVER, ReaderOptions, StartPositions, Tuning
 from odradek.client.options import partition as partition_rule
@@ -84,12 +84,19 @@ class Reader(PartitionReaderBase):
         super().__init__(driver, fetcher, [self._stream])
 
     async def __aenter__(self) -> Self:
-        """Look topics up and resolve start and end of every partition. Raises TransportError when a broker needed for
-        that does not respond, UsageError if this reader was entered before."""
+        """Look topics up and resolve start and end of every partition.
+
+        Raises:
+            ConfigError: A topic does not have a partition that was named.
+            TransportError: A broker needed for that does not respond.
+            UsageError: This reader was entered before.
+        """
         self._enter_once()
         exact = [partition.topic for partition in self._exact if partition.broker < 0]  # 0.7 names the broker
         for name in dict.fromkeys([*self._names, *exact]):
             await self._driver.metadata.table_for_topic(name)
+        for error in (await missing_partitions(self._driver, self._exact)).values():
+            raise error
         partitions = self._registered(self._driver.metadata.table)
         untils = {} if self._until is None else await self._resolve({p: self._until.of(p) for p in partitions})
         starts = await self._resolve({p: self._start_of(p) for p in partitions})

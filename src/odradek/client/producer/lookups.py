@@ -15,15 +15,12 @@ import anyio
 from odradek.client.producer.sender import SenderHost
 from odradek.core.backoff import Backoff
 from odradek.core.interfaces import ClusterMetadata, ProducerSequences, RoutingTable
+from odradek.core.missing_partitions import BETWEEN_READS_S
 from odradek.core.produce.accumulator import Accumulator
 from odradek.core.produce.partition_queue import PartitionQueue, TopicQueues
 from odradek.errors import Closed, OdradekError
 
 __all__ = ["ClusterLookups"]
-
-BETWEEN_READS_S = 1.0
-"""Time between the two reads of the metadata that must agree that a partition does not exist (s): brokers learn of
-added partitions at different times, mostly within milliseconds, and each read may be answered by another one."""
 
 
 class ClusterLookups:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 
 from odradek import arguments
 from odradek.core.interfaces import ProducerRecord, ProducerSequences, RoutingTable
+from odradek.core.missing_partitions import why_missing
 from odradek.core.produce.batch import AccumulatorLimits, ProduceBatch
 from odradek.core.produce.broker_queue import BrokerQueue
 from odradek.core.produce.live_batches import LiveBatches
@@ -227,29 +228,26 @@ class Router:
         return {
             queue: newest
             for queue, newest in queues.items()
-            if self._is_missing(queue) and self._refusable(queue, newest)
+            if self._why_missing(queue) and self._refusable(queue, newest)
         }
 
     def refuse_missing(self, queues: Mapping[PartitionQueue, int]) -> None:
         """Reject what waits in those queues that are still missing. What may be written already waits on."""
         for queue, newest in self.still_missing(queues).items():
-            topic, count = queue.topic.name, len(queue.topic.choices)
+            why = self._why_missing(queue)
             for batch in self._refusable(queue, newest):
-                why = f"{topic} has no partition {queue.partition.name}: it has {count}, numbered from 0"
                 batch.fail(Rejected, why, batch.last_error)
                 self._live.finish(batch)
 
     def _note_missing(self, queue: PartitionQueue) -> None:
-        if not self._numbers_by_broker and self._is_missing(queue):
+        if not self._numbers_by_broker and self._why_missing(queue):
             self.missing[queue] = None
 
-    def _is_missing(self, queue: PartitionQueue) -> bool:
-        """Return True if the table has partitions of the topic, and this one is not among them. One that is absent
-        below the highest number exists all the same, because numbers have no gaps: the answer was incomplete."""
-        choices, partition = queue.topic.choices, queue.partition
-        if not queue.orphaned or not choices:
-            return False
-        return partition.broker >= 0 or partition.partition > choices[-1].partition.partition
+    def _why_missing(self, queue: PartitionQueue) -> str:
+        """Return that the topic has no such partition, as far as the table says; empty: it may have it."""
+        if not queue.orphaned:
+            return ""
+        return why_missing(queue.partition, [choice.partition for choice in queue.topic.choices])
 
     def _refusable(self, queue: PartitionQueue, newest: int) -> list[ProduceBatch]:
         """Return the explicit batches up to this number that are certainly not written."""
