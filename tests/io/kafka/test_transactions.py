@@ -16,10 +16,18 @@ from odradek.core.interfaces import PartitionBatch, PartitionResult, Subscriptio
 from odradek.core.kafka.transaction_states import TransactionReaction, reaction_to
 from odradek.errors import CommitOutcomeUnknown
 from odradek.io.kafka.driver import KafkaDriver
+from odradek.io.kafka.membership import KafkaMembership
 from odradek.io.kafka.transactions import KafkaTransactions
 from odradek.types import Position, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
-from odradek.wire.kafka.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from odradek.wire.kafka.messages.groups import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+)
 from odradek.wire.kafka.messages.metadata import ApiVersionsRequest, FinalizedFeatureKey, MetadataRequest
 from odradek.wire.kafka.messages.transactions import (
     AddOffsetsToTxnRequest,
@@ -37,6 +45,7 @@ from odradek.wire.kafka.messages.transactions import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+from odradek.wire.kafka.registry import APIS as APIS_BY_KEY
 
 pytestmark = pytest.mark.anyio
 
@@ -122,14 +131,21 @@ def v2() -> bool:
 
 
 @pytest.fixture
-async def driver(coordinator: Coordinator, v2: bool, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KafkaDriver]:
+def peer_answers(coordinator: Coordinator, v2: bool) -> dict[type, Callable[[Any, int], Any]]:
     answers: dict[type, Callable[[Any, int], Any]] = {
         MetadataRequest: lambda request, version: METADATA,
         **dict.fromkeys(APIS, coordinator.answer),
     }
     if v2:
         answers[ApiVersionsRequest] = lambda request, version: V2
-    peer = Peer(answers)
+    return answers
+
+
+@pytest.fixture
+async def driver(
+    peer_answers: dict[type, Callable[[Any, int], Any]], monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[KafkaDriver]:
+    peer = Peer(peer_answers)
 
     async def dial(host: str, port: int, timeout: float, *more: Any) -> Any:
         return await peer.dial(host, port, timeout)
@@ -293,3 +309,84 @@ async def test_positions_of_another_cluster_are_refused(bench: Bench, driver: Ka
             await bench.transactions.add_positions(other.driver.membership(Subscription("g", {"t": 1})), {})
     with pytest.raises(od.GroupError, match="does not belong to this member"):
         await bench.transactions.add_positions(driver.membership(Subscription("g", {"t": 1})), {T0: Position(1)})
+
+
+# ---- positions of brokers before 2.5, which do not say that a transaction is about to store others --------------
+
+
+BEFORE_2_5 = EVERYTHING.__class__(
+    api_keys=tuple(
+        api.__replace__(max_version={TxnOffsetCommitRequest: 2, OffsetFetchRequest: 5}[request])
+        if (request := APIS_BY_KEY[api.api_key].request) in (TxnOffsetCommitRequest, OffsetFetchRequest)
+        else api
+        for api in EVERYTHING.api_keys
+    )
+)
+
+
+@pytest.fixture
+def named(peer_answers: dict[type, Callable[[Any, int], Any]]) -> list[int]:
+    """The position of T0 that OffsetFetch names, as the only entry: that from before the transaction."""
+    position = [3]
+
+    def fetch(request: OffsetFetchRequest, version: int) -> OffsetFetchResponse:
+        partition = OffsetFetchResponsePartition(partition_index=0, committed_offset=position[0])
+        topic = OffsetFetchResponseTopic(name="t", partitions=(partition,))
+        return OffsetFetchResponse(topics=(topic,))
+
+    peer_answers[ApiVersionsRequest] = lambda request, version: BEFORE_2_5
+    peer_answers[OffsetFetchRequest] = fetch
+    return position
+
+
+def _member(driver: KafkaDriver) -> KafkaMembership:
+    member = driver.membership(Subscription("g", {"t": 1}))
+    assert isinstance(member, KafkaMembership)
+    fence = member._runner.member.fence
+    member.token = lambda positions: fence  # type: ignore[method-assign] # as if it had joined
+    return member
+
+
+async def test_positions_are_not_read_while_a_transaction_stores_others_and_are_then_those(
+    named: list[int], bench: Bench, coordinator: Coordinator, driver: KafkaDriver
+) -> None:
+    transactions, member, read = bench.transactions, _member(driver), []
+
+    async def read_positions() -> None:
+        read.append(await member.committed([T0]))
+
+    await transactions.initialize()
+    transactions.begin()
+    await transactions.add_positions(member, {T0: Position(9)})
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read_positions)
+        await anyio.wait_all_tasks_blocked()
+        assert read == []
+        await transactions.commit()
+    assert read == [{T0: 9}]
+    assert coordinator.ended == [True]
+    named[0] = 12
+    assert await member.committed([T0]) == {T0: 12}
+
+
+async def test_positions_of_a_transaction_that_is_aborted_are_not_taken_for_committed(
+    named: list[int], bench: Bench, driver: KafkaDriver
+) -> None:
+    transactions, member = bench.transactions, _member(driver)
+    await transactions.initialize()
+    transactions.begin()
+    await transactions.add_positions(member, {T0: Position(9)})
+    await transactions.abort()
+    assert await member.committed([T0]) == {T0: 3}
+
+
+async def test_a_producer_that_ends_inside_of_a_transaction_keeps_no_member_waiting(
+    named: list[int], bench: Bench, driver: KafkaDriver
+) -> None:
+    transactions, member = bench.transactions, _member(driver)
+    await transactions.initialize()
+    transactions.begin()
+    await transactions.add_positions(member, {T0: Position(9)})
+    transactions.stop(od.Fenced("id", "a test"))
+    with anyio.fail_after(10):
+        assert await member.committed([T0]) == {T0: 3}

@@ -81,6 +81,9 @@ class Transactions:
         transactional_id: Its id; the cluster accepts only the newest producer that uses it.
         timeout_ms: The coordinator aborts a transaction that is open for longer (ms).
         has_epoch_bump: True if the coordinator can raise the epoch of a producer that names its own (KIP-360).
+
+    Attributes:
+        committed: The last transaction is committed for certain.
     """
 
     def __init__(self, transactional_id: str, timeout_ms: int, *, has_epoch_bump: bool = True) -> None:
@@ -90,6 +93,7 @@ class Transactions:
         self.identity: ProducerIdentity | None = None
         self.error: OdradekError | None = None
         self.v2 = False
+        self.committed = False
         self._coordinators: dict[tuple[str, int], int] = {}
         self._in_flight = InFlight[Outgoing]()
         self._new_epoch = False
@@ -107,7 +111,7 @@ class Transactions:
     def begin(self, *, v2: bool) -> None:
         """Open a transaction, under the second protocol if `BrokerVersions.has_transactions_v2` is True."""
         self._go(_E.BEGIN)
-        self.v2 = v2
+        self.v2, self.committed = v2, False
         self._clear()
 
     def add_partition(self, partition: TopicPartition) -> None:
@@ -366,6 +370,7 @@ class Transactions:
         self.error = self.error or error
 
     def _ended(self) -> None:
+        self.committed = self.state is _S.COMMITTING
         self._go(_E.EPOCH_WANTED if self._new_epoch else _E.ENDED)
         self._clear()
 

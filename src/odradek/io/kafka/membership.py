@@ -11,15 +11,19 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+import anyio
+
 from odradek.core.interfaces import Assignment, RebalanceListener, Subscription
 from odradek.core.kafka.group_effects import Assign, Lost, Revoke
 from odradek.core.kafka.group_protocol import group_protocol
 from odradek.core.kafka.member_states import MemberSettings
+from odradek.core.kafka.transaction_positions import TransactionPositions
 from odradek.core.kafka.transaction_requests import GroupMetadata, Offset
 from odradek.errors import GroupError
 from odradek.io.kafka.group_topics import GroupTopics
 from odradek.io.kafka.member_runner import MemberRunner, Spawn
 from odradek.io.kafka.offsets import CoordinatorAccess, KafkaOffsets
+from odradek.io.notifier import Notifier
 from odradek.types import Position, TopicPartition
 
 __all__ = ["KafkaMembership"]
@@ -60,6 +64,7 @@ class KafkaMembership:
         self._runner = MemberRunner(
             access, topics, subscription, settings, spawn=spawn, number=number, on_lost=self._lose
         )
+        self._in_transactions, self._transaction_ended = TransactionPositions(), Notifier()
         self._assigned: dict[TopicPartition, int] = {}  # what the listener has, with its stream
         self._listener: RebalanceListener | None = None
         self._generation = self._losses = 0
@@ -112,6 +117,7 @@ class KafkaMembership:
                 them is stored.
             TransportError, DeadlineError: They may be stored or not.
         """
+        self._in_transactions.forget(positions)
         await self._offsets.commit(positions, token=lambda: self.token(positions), refused=self._runner.commit_refused)
 
     def shares(self, access: CoordinatorAccess) -> bool:
@@ -131,9 +137,22 @@ class KafkaMembership:
             raise GroupError(f"group {self._group}: {foreign[0]} does not belong to this member: not committed")
         return fence
 
+    def transaction_began(self) -> None:
+        """Note that a transaction is about to send positions of this member, which brokers do not tell of until it has
+        ended and its marker is written (before 2.5): see `TransactionPositions`."""
+        self._in_transactions.begin()
+
+    def transaction_ended(self, committed: Mapping[TopicPartition, Position]) -> None:
+        """Note that it has ended, and what it has committed for certain."""
+        self._in_transactions.end(committed, anyio.current_time())
+        self._transaction_ended.notify()
+
     async def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Position | None]:
-        """Return the committed positions; None where none was ever committed. See `KafkaOffsets.fetch`."""
-        return await self._offsets.fetch(partitions)
+        """Return the committed positions; None where none was ever committed. See `KafkaOffsets.fetch`. Waits for
+        transactions of this process that store some of this member."""
+        while self._in_transactions.open:
+            await self._transaction_ended.wait(self._transaction_ended.version)
+        return self._in_transactions.newest(await self._offsets.fetch(partitions), anyio.current_time())
 
     # ---- the listener ----------------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ __all__ = ["KafkaTransactions"]
 log = logging.getLogger("odradek.produce")
 
 _S = TransactionalProducerState
+_IN_TRANSACTION = (_S.OPEN, _S.FAILED, _S.COMMITTING, _S.ABORTING)
 
 
 class KafkaTransactions(BatchSequences):
@@ -62,6 +63,7 @@ class KafkaTransactions(BatchSequences):
         self._failures = 0
         self._problem: OdradekError | None = None
         self._commit_in_doubt = False
+        self._stored: dict[KafkaMembership, dict[TopicPartition, Position]] = {}  # for brokers before 2.5
         self._reported = self._machine.state
 
     def __repr__(self) -> str:
@@ -118,6 +120,7 @@ class KafkaTransactions(BatchSequences):
         """Send nothing more."""
         if self._machine.state is not _S.FATAL:
             self._machine.fatal(error)
+        self._work.notify()
         self._changed.notify()
 
     async def add_positions(self, member: Membership, positions: Mapping[TopicPartition, Position]) -> None:
@@ -132,12 +135,25 @@ class KafkaTransactions(BatchSequences):
         fence = member.token(positions)
         if not self._access.versions().has_group_fencing:
             fence = GroupMetadata(fence.group)
+            self._remember(member, positions)
         self._machine.add_offsets(member.offsets(positions), fence)
         self._work.notify()
         while self._machine.state is _S.OPEN and not self._machine.offsets_sent:
             await self._changed.wait(self._changed.version)
         if self._machine.error is not None:
             raise self._machine.error
+
+    def _remember(self, member: KafkaMembership, positions: Mapping[TopicPartition, Position]) -> None:
+        if member not in self._stored:
+            self._stored[member] = {}
+            member.transaction_began()
+        self._stored[member] |= positions
+
+    def _notify_members(self) -> None:
+        """Notify the members whose positions were part of the transaction that it has ended, and how."""
+        stored, self._stored = self._stored, {}
+        for member, positions in stored.items():
+            member.transaction_ended(positions if self._machine.committed else {})
 
     async def commit(self) -> None:
         """Commit (see `ProducerTransactions.commit`). Cancellation: `run` continues to commit."""
@@ -174,12 +190,20 @@ class KafkaTransactions(BatchSequences):
 
     async def run(self, added: Callable[[], None], failed: Callable[[OdradekError, bool], None]) -> None:
         """Exchange requests with coordinators until cancelled (see `ProducerTransactions.run`)."""
+        try:
+            await self._run(added, failed)
+        finally:
+            self._notify_members()
+
+    async def _run(self, added: Callable[[], None], failed: Callable[[OdradekError, bool], None]) -> None:
         while True:
             version, now = self._work.version, anyio.current_time()
             outgoing = self._machine.next_request(now)
             if outgoing is not None:
                 await self._exchange(outgoing)
             self._set_identity()
+            if self._machine.state not in _IN_TRANSACTION:
+                self._notify_members()
             self._changed.notify()
             state, before = self._machine.state, self._reported
             self._reported = state
