@@ -70,7 +70,9 @@ async def test_tuning_reaches_the_driver(arguments: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("url", "what"),
     [
-        ("", "is empty; it is kafka07"),
+        ("", "no scheme; it is kafka07"),
+        ("b1", "no scheme; it is kafka07"),
+        ("b1:9092,b2", "no scheme; it is kafka07"),
         ("http://b1", r"unknown scheme 'http' .* it is kafka07\+zk://.* or kafka07://"),
         ("kafka07+zk://", "ZooKeeper server ''"),
         ("kafka07+zk://zk1,,zk2", "ZooKeeper server ''"),

@@ -16,7 +16,7 @@ from odradek.pipeline.config import Pipeline, SourceConfig
 from odradek.pipeline.errors import InexactRead
 from odradek.pipeline.source import LogReader, PlannedBatch, backlogs, coverage, next_batch
 from odradek.pipeline.verify import verify
-from odradek.spark.planning import BYTES, RECORDS, Extent, Range, SplitPoint, within
+from odradek.spark.planning import BYTES, RECORDS, Extent, PositionUnit, Range, SplitPoint, within
 from odradek.types import Position, TopicPartition
 
 from .test_flow import numbers
@@ -58,6 +58,15 @@ def test_logs_of_many_brokers_are_read_with_as_many_fetches(
     monkeypatch.setattr(reader._logs, "extents", lambda: extents)
     assert reader.extents() == extents
     assert reader._options.fetch_ahead == 3 * source.fetchers_per_broker
+
+
+@pytest.mark.parametrize(
+    ("source", "unit"), [(SourceConfig(kafka="kafka://a:9092"), RECORDS), (SourceConfig(brokers="1@a:9092"), BYTES)]
+)
+def test_a_batch_is_divided_into_tasks_by_the_unit_of_its_positions(source: SourceConfig, unit: PositionUnit) -> None:
+    options = LogReader(Pipeline.model_construct(source=source), [])._options
+    assert options.unit == unit
+    assert options.size_tasks(2 * unit.task_size) == (2, unit.task_size)
 
 
 def size_of(batch: PlannedBatch) -> int:

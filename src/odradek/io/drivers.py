@@ -73,15 +73,17 @@ def zookeeper_url(address: str) -> str:
 
 
 def make_driver(url: str, options: DriverOptions) -> ProtocolDriver:
-    """Return the driver for a cluster's URL; its module is imported now, and nothing is opened. A URL without a scheme
-    is a list of brokers: that of `kafka://`.
+    """Return the driver for a cluster's URL; its module is imported now, and nothing is opened. `host:port,host:port`
+    without a scheme are brokers of `kafka://`.
 
     Raises:
         ConfigError: The scheme is unknown (the message lists those that exist) or the rest is malformed.
     """
-    if not url:
-        raise ConfigError(f"the URL of a cluster is empty; it is {url_forms()}")
-    scheme, rest = url.split("://", 1) if "://" in url else ("kafka", url)
+    scheme, mark, rest = url.partition("://")
+    if not mark:
+        if not all(":" in broker for broker in url.split(",")):
+            raise ConfigError(f"the URL of a cluster has no scheme; it is {url_forms()}")
+        scheme, rest = "kafka", url
     if scheme not in SCHEMES:
         raise ConfigError(f"unknown scheme {scheme!r} in the URL of a cluster; it is {url_forms()}")
     make = import_module(SCHEMES[scheme].module).make_driver

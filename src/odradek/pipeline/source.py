@@ -84,12 +84,13 @@ def _without_topics(pipeline: Pipeline) -> SourceOptions:
     """Return the options of the source, without topics. Errors name the keys of the file."""
     source = pipeline.source
     is_default = source.kafka is not None and "max_message_bytes" not in source.model_fields_set
-    return SourceOptions(
+    options = SourceOptions(
         _location(pipeline), Topics(), EARLIEST,
         max_message_bytes=KAFKA_MESSAGE_BYTES if is_default else source.max_message_bytes,
         read_committed=source.kafka is not None,
         names=OptionNames('data_loss = "skip"', pipeline.at("source", "logs"), "source.max_message_bytes"),
     )  # fmt: skip
+    return replace(options, task_size=options.unit.task_size)
 
 
 def _location(pipeline: Pipeline) -> ClusterOptions | tuple[Directory, ...]:

@@ -36,7 +36,7 @@ class Partitioner(Protocol):
     are not shown to it one by one, which lets runs of them be appended at once. Without it every record is shown.
     """
 
-    def __call__(self, topic: str, key: bytes | None, count: int) -> int | None: ...
+    def __call__(self, topic: str, key: bytes | None, count: int, /) -> int | None: ...
 
 
 class KeyHash:
