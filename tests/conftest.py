@@ -23,9 +23,8 @@ settings.load_profile("odradek")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--brokers",
-        choices=("matrix", "all"),
         default="matrix",
-        help="releases of Kafka whose real brokers `any_kafka` starts: the matrix of every run, or all",
+        help="releases of Kafka that are started: `matrix` (those of every run), `all`, or some, such as 2.8.2,4.3.1",
     )
     parser.addoption(
         "--write-broker-table",
@@ -36,7 +35,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "any_kafka" in metafunc.fixturenames:
-        releases = [*MATRIX, *(OTHERS if metafunc.config.getoption("--brokers") == "all" else ())]
+        brokers = metafunc.config.getoption("--brokers")
+        releases = [*MATRIX, *(() if brokers == "matrix" else OTHERS)]
+        if brokers not in ("matrix", "all"):
+            releases = [pair for pair in releases if pair[0] in brokers.split(",")]
         if (only := metafunc.definition.get_closest_marker("releases")) is not None:
             releases = [pair for pair in MATRIX if pair[0] in only.args]
         metafunc.parametrize("any_kafka", releases, ids=map("-".join, releases), indirect=True, scope="session")

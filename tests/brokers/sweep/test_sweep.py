@@ -1,0 +1,49 @@
+"""Every behaviour on every release that has what it is about; the table in the documentation comes from this run."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from .behaviour import BEHAVIOURS, LIMIT_S, Behaviour, Stand
+from .table import HELD, PAGE, missing, parse, render
+
+pytestmark = [pytest.mark.brokers]
+
+
+@pytest.mark.anyio
+@pytest.mark.slow
+@pytest.mark.timeout(int(2 * LIMIT_S))
+async def test_behaviour(stand: Stand, checked: Behaviour, request: pytest.FixtureRequest) -> None:
+    try:
+        with anyio.fail_after(LIMIT_S):
+            await checked.check(stand)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await stand.run(stand.heal)
+    request.config.stash[HELD].setdefault(stand.cluster.version, set()).add(checked.text)
+
+
+def test_the_page_says_what_held_on_each_release(request: pytest.FixtureRequest) -> None:
+    """Runs after all others of this file."""
+    held = request.config.stash[HELD]
+    text = PAGE.read_text("utf-8")
+    if request.config.getoption("--write-broker-table"):
+        former = parse(text)
+        text = render(
+            text, {version: former.get(version, set()) | held.get(version, set()) for version in former | held}
+        )
+        PAGE.write_text(text, "utf-8")
+    documented = parse(text)
+    hint = "run pytest tests/brokers/sweep --brokers all --write-broker-table"
+    assert {version: texts - documented.get(version, set()) for version, texts in held.items() if texts} == {
+        version: set() for version in held
+    }, hint
+    assert missing(documented) == [], hint
+    assert render(text, documented) == text, hint
+
+
+def test_texts_of_behaviours_are_unique() -> None:
+    texts = [each.text for each in BEHAVIOURS]
+    assert len(texts) == len(set(texts)) >= 40
+    assert not any("|" in text for text in texts)
