@@ -132,11 +132,12 @@ class KafkaTransactions(BatchSequences):
         """
         if not isinstance(member, KafkaMembership) or not member.shares(self._access):
             raise UsageError("a transaction stores positions of consumers of its own cluster only")
-        fence = member.token(positions)
-        if not self._access.versions().has_group_fencing:
+        fence, versions = member.token(positions), self._access.versions()
+        if not versions.has_group_fencing:
             fence = GroupMetadata(fence.group)
-            self._remember(member, positions)
         self._machine.add_offsets(member.offsets(positions), fence)
+        if not versions.has_stable_offsets:
+            self._remember(member, positions)
         self._work.notify()
         while self._machine.state is _S.OPEN and not self._machine.offsets_sent:
             await self._changed.wait(self._changed.version)
