@@ -133,14 +133,15 @@ async def topic_on_one_broker(stand: Stand) -> tuple[od.TopicPartition, od.Topic
 
 
 class OneError:
-    """An error in place of what the broker says of a partition, in one answer that is meant."""
+    """An error in place of what the broker says of a partition, in an answer that is meant: in one if it passes, in all
+    from then on if it stays, because a fetch may be given up before its answer is there."""
 
     def __init__(self, partition: od.TopicPartition, code: ErrorCode, is_meant: Callable[[FetchRequest], bool]) -> None:
         self._partition, self._code, self._is_meant = partition, code, is_meant
         self.done = anyio.Event()
 
     def __call__(self, request: FetchRequest, answer: FetchResponse) -> FetchResponse:
-        if self.done.is_set() or not self._is_meant(request):
+        if (self.done.is_set() and self._code not in FETCH_FAILS) or not self._is_meant(request):
             return answer
         return answer.__replace__(responses=tuple(map(self._changed_topic, answer.responses)))
 
