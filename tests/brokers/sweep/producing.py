@@ -37,8 +37,9 @@ async def each_kind_of_acknowledgement(stand: Stand) -> None:
     async with stand.producer(acks=0) as out:
         ack = await out.send(topic, b"0", partition=0)
         assert (ack.position, ack.confirmed) == (None, False)
-    while len(values := await stand.values(topic)) < 3:  # noqa: ASYNC110 - nothing tells when it is written
-        await asyncio.sleep(0.05)
+        # Old brokers may drop a request whose connection is closed right behind it.
+        while len(values := await stand.values(topic)) < 3:  # noqa: ASYNC110 - nothing tells when it is written
+            await asyncio.sleep(0.05)
     assert values == [b"all", b"1", b"0"]
 
 
