@@ -426,7 +426,11 @@ def _refused_commit(request: OffsetCommitRequest, code: ErrorCode) -> OffsetComm
 
 
 @behaviour(
-    AREA, "each error of a commit: sent again, or raised, and the next commit stores it", proxied=True, **CLASSIC
+    AREA,
+    "each error of a commit: sent again, or raised, and the next commit stores it",
+    proxied=True,
+    **CLASSIC,
+    slow=True,
 )
 async def each_error_of_a_commit(stand: Stand) -> None:
     topic = await stand.create_topic()
@@ -480,7 +484,9 @@ async def stored_soon(cluster: od.Cluster, group: str, positions: dict[od.TopicP
         await anyio.sleep(0.05)
 
 
-@behaviour(AREA, "classic: each error of a heartbeat: the member goes on, or joins again", proxied=True, **CLASSIC)
+@behaviour(
+    AREA, "classic: each error of a heartbeat: the member goes on, or joins again", proxied=True, **CLASSIC, slow=True
+)
 async def each_error_of_a_heartbeat_of_the_classic_protocol(stand: Stand) -> None:
     joins_again = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
     codes = HEARTBEATS_GO_ON + joins_again
@@ -488,7 +494,11 @@ async def each_error_of_a_heartbeat_of_the_classic_protocol(stand: Stand) -> Non
 
 
 @behaviour(
-    AREA, "consumer (KIP-848): each error of a heartbeat: the member goes on, or joins again", proxied=True, **CONSUMER
+    AREA,
+    "consumer (KIP-848): each error of a heartbeat: the member goes on, or joins again",
+    proxied=True,
+    **CONSUMER,
+    slow=True,
 )
 async def each_error_of_a_heartbeat_of_the_consumer_protocol(stand: Stand) -> None:
     codes = (*HEARTBEATS_GO_ON, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH)

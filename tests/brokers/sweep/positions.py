@@ -87,6 +87,7 @@ async def _leave_the_log(stand: Stand, topic: str) -> int:
     AREA,
     "retention passes the position of a paused reader: OffsetOutOfRange, then nothing is read twice",
     **SETTINGS_OF_TOPICS,
+    slow=True,
 )
 async def retention_passes_a_paused_reader(stand: Stand) -> None:
     topic = await stand.create_topic(config=SMALL_SEGMENTS)
@@ -105,6 +106,7 @@ async def retention_passes_a_paused_reader(stand: Stand) -> None:
     AREA,
     "retention passes a position: `reset=EARLIEST` goes on at the first record that is left",
     **SETTINGS_OF_TOPICS,
+    slow=True,
 )
 async def retention_resets_a_paused_reader(stand: Stand) -> None:
     topic = await stand.create_topic(config=SMALL_SEGMENTS)
