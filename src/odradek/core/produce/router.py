@@ -233,11 +233,11 @@ class Router:
 
     def refuse_missing(self, queues: Mapping[PartitionQueue, int]) -> None:
         """Reject what waits in those queues that are still missing. What may be written already waits on."""
-        for queue, newest in self.still_missing(queues).items():
-            why = self._why_missing(queue)
-            for batch in self._refusable(queue, newest):
-                batch.fail(Rejected, why, batch.last_error)
-                self._live.finish(batch)
+        for queue, newest in queues.items():
+            if why := self._why_missing(queue):
+                for batch in self._refusable(queue, newest):
+                    batch.fail(Rejected, why, batch.last_error)
+                    self._live.finish(batch)
 
     def _note_missing(self, queue: PartitionQueue) -> None:
         if not self._numbers_by_broker and self._why_missing(queue):
