@@ -75,14 +75,13 @@ class Stand:
         known = partition_of(leader, topic, 0)
         return [each for each in self.cluster.brokers if known and each.broker_id in known.replica_nodes]
 
-    async def move_leader(self, topic: str, to: KafkaBroker | None = None) -> None:
+    async def move_leader(self, topic: str) -> None:
         """Let another broker lead partition 0, to which nothing is written now."""
         if not self.has(0, 11):
             # Before KIP-101 a replica that hears of a new leader cuts off what it does not know to be committed, and
             # may become the leader before it has it again. It hears of that with its next fetch, every half a second.
             await anyio.sleep(1.5)
-        other = to or (await self.followers(topic))[0]
-        await self.run(self.cluster.move_leader, topic, 0, other)
+        await self.run(self.cluster.move_leader, topic, 0, (await self.followers(topic))[0])
 
     async def restart_leader(self, topic: str) -> None:
         """Kill the only broker of partition 0, and start it when the controller knows that it is gone: before 2.2 it

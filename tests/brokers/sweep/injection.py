@@ -5,10 +5,11 @@ from __future__ import annotations
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 from anyio.abc import ByteStream, SocketAttribute
+from tests.frames import FrameReader
 
 from odradek.testing import KafkaBroker
 from odradek.wire.kafka.headers import decode_response, encode_response
@@ -16,8 +17,6 @@ from odradek.wire.kafka.registry import APIS, decode_request
 from odradek.wire.kafka.schema import Request, Response
 
 __all__ = ["Injection", "injected"]
-
-R = TypeVar("R", bound=Response)
 
 Instead = Callable[[Any], Response | None]
 """Request -> the answer to give without asking the broker; None: ask it."""
@@ -77,13 +76,11 @@ class Injection:
 
 async def _frames(source: ByteStream, end: anyio.CancelScope) -> AsyncIterator[bytes]:
     """Yield frames without their sizes; when there are no more, the connection ends."""
-    buffer = b""
+    reader = FrameReader((1 << 31) - 1)
     with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
         while True:
-            buffer += await source.receive(1 << 20)
-            while len(buffer) >= 4 and len(buffer) >= (size := 4 + int.from_bytes(buffer[:4], "big")):
-                yield buffer[4:size]
-                buffer = buffer[size:]
+            for frame in reader.feed(await source.receive(1 << 20)):
+                yield frame
     end.cancel()
 
 

@@ -24,7 +24,7 @@ UNCLEAN = 1
 Break = Callable[[Stand, str], Awaitable[None]]
 
 
-async def _nothing_is_lost(stand: Stand, break_something: Break, *, replicas: int = 3, pause_s: float = 0.02) -> None:
+async def _nothing_is_lost(stand: Stand, break_something: Break, *, replicas: int = 3) -> None:
     """Send and read records one by one while things break: each is read once, and in order.
 
     Where the producer is not idempotent (before 0.11), a record may be in the log twice, if its Ack says so.
@@ -59,7 +59,7 @@ async def _nothing_is_lost(stand: Stand, break_something: Break, *, replicas: in
                 await broken.wait()
             if (await out.send(topic, value, partition=0)).repeated:
                 repeated.add(value)
-            await anyio.sleep(pause_s)
+            await anyio.sleep(0.02)
         await out.send(topic, b"end", partition=0)
     stored = await stand.stored(topic)
     assert [record.position for record in read] == [record.position for record in stored][: len(read)]

@@ -18,7 +18,7 @@ __all__ = ["HELD", "PAGE", "Held", "missing", "parse", "render"]
 PAGE = Path(__file__).parents[3] / "docs" / "topics" / "behaviours.md"
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
 HELD_MARK, NOT_YET = "+", "?"
-GENERATIONS = ("0.8", "1", "3")
+GENERATIONS = ((0, 8), (1,), (3,))
 """Releases from which on a table of its own begins."""
 
 Held = dict[str, set[str]]
@@ -78,15 +78,10 @@ def _lines(held: Held) -> Iterator[str]:
 
 
 def _generations() -> list[list[str]]:
-    begins = [release_number(each) for each in GENERATIONS]
-    parts: list[list[str]] = [[] for _ in begins]
+    parts: list[list[str]] = [[] for _ in GENERATIONS]
     for version in RELEASES:
-        parts[sum(release(version).number >= begin for begin in begins) - 1].append(version)
+        parts[sum(release(version).number >= begin for begin in GENERATIONS) - 1].append(version)
     return parts
-
-
-def release_number(text: str) -> tuple[int, ...]:
-    return tuple(map(int, text.split(".")))
 
 
 def _row(first: str, cells: list[str]) -> str:

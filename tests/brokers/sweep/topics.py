@@ -36,9 +36,9 @@ async def delete(stand: Stand, topic: str) -> None:
         await stand.run(wait_for, f"the deletion of {topic}", lambda: not setup.nodes(path), 60.0)
 
 
-async def make_again(stand: Stand, topic: str, values: Sequence[bytes], partitions: int = 1) -> None:
+async def make_again(stand: Stand, topic: str, values: Sequence[bytes]) -> None:
     await delete(stand, topic)
-    await stand.run(stand.cluster.create_topic, topic, partitions, 1)
+    await stand.run(stand.cluster.create_topic, topic, 1, 1)
     await stand.write(topic, values, deliver_within=60.0)
 
 
