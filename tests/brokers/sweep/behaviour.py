@@ -140,7 +140,6 @@ class Behaviour:
     """One row of the table in the documentation.
 
     Args:
-        area: What it belongs to.
         text: What must hold, in a few words.
         check: Raises when it does not hold.
         since: The first release that has what it is about.
@@ -149,7 +148,6 @@ class Behaviour:
         slow: It takes more than five seconds.
     """
 
-    area: str
     text: str
     check: Callable[[Stand], Awaitable[None]]
     since: tuple[int, ...]
@@ -173,7 +171,6 @@ NO_PROXY = "no proxies before 0.8.2: brokers use them, too, and a controller for
 
 
 def behaviour(
-    area: str,
     text: str,
     *,
     since: tuple[int, ...] = (0,),
@@ -188,7 +185,7 @@ def behaviour(
     assert bool(without) is (since > (0,) or before > ()), f"{text}: why not on all releases?"
 
     def add(check: Callable[[Stand], Awaitable[None]]) -> Callable[[Stand], Awaitable[None]]:
-        BEHAVIOURS.append(Behaviour(area, text, check, since, before, without, slow))
+        BEHAVIOURS.append(Behaviour(text, check, since, before, without, slow))
         return check
 
     return add

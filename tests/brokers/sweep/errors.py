@@ -38,7 +38,6 @@ from .groups import CLASSIC, CONSUMER, new_group, options, taking, until
 from .injection import injected
 from .transactions import coordinator
 
-AREA = "errors"
 UNKNOWN = ErrorCode(999)
 """A code that no table has."""
 
@@ -230,18 +229,17 @@ async def _each_error_of_fetches(stand: Stand, stage: str) -> None:
             raise
 
 
-@behaviour(AREA, "each error of a partition in an answer that is there at once: read again, or raised", proxied=True)
+@behaviour("each error of a partition in an answer that is there at once: read again, or raised", proxied=True)
 async def each_error_of_a_plain_fetch(stand: Stand) -> None:
     await _each_error_of_fetches(stand, "plain")
 
 
-@behaviour(AREA, "each error of a partition in a long poll: read again, or raised; the other goes on", proxied=True)
+@behaviour("each error of a partition in a long poll: read again, or raised; the other goes on", proxied=True)
 async def each_error_of_a_long_poll(stand: Stand) -> None:
     await _each_error_of_fetches(stand, "poll")
 
 
 @behaviour(
-    AREA,
     "each error of a partition in a fetch session: read again, or raised; the other goes on",
     since=(1, 1),
     without="fetch sessions came with 1.1",
@@ -252,7 +250,6 @@ async def each_error_in_a_session(stand: Stand) -> None:
 
 
 @behaviour(
-    AREA,
     "the broker forgets a session, counts otherwise or misses a topic's id: another one, nothing is lost",
     since=(1, 1),
     without="fetch sessions came with 1.1",
@@ -345,7 +342,7 @@ async def _one_error_of_producing(
     return confirmed, repeated, errors
 
 
-@behaviour(AREA, "each error of producing that may pass, nothing is written: sent again, once in the log", proxied=True)
+@behaviour("each error of producing that may pass, nothing is written: sent again, once in the log", proxied=True)
 async def each_passing_error_of_producing(stand: Stand) -> None:
     topic = await stand.create_topic()
     broker, expected = await stand.leader(topic), []
@@ -356,7 +353,7 @@ async def each_passing_error_of_producing(stand: Stand) -> None:
     assert await stand.values(topic) == expected
 
 
-@behaviour(AREA, "each error of producing whose records are written: sent again, once if idempotent", proxied=True)
+@behaviour("each error of producing whose records are written: sent again, once if idempotent", proxied=True)
 async def each_error_of_producing_behind_the_append(stand: Stand) -> None:
     topic = await stand.create_topic()
     broker, expected, twice = await stand.leader(topic), [], set()
@@ -372,7 +369,7 @@ async def each_error_of_producing_behind_the_append(stand: Stand) -> None:
         assert {each.split()[1] for each in twice} == {b"error"}
 
 
-@behaviour(AREA, "each error of producing that stays: raised with its name; the next record is written", proxied=True)
+@behaviour("each error of producing that stays: raised with its name; the next record is written", proxied=True)
 async def each_lasting_error_of_producing(stand: Stand) -> None:
     topic = await stand.create_topic()
     broker, expected = await stand.leader(topic), []
@@ -426,7 +423,6 @@ def _refused_commit(request: OffsetCommitRequest, code: ErrorCode) -> OffsetComm
 
 
 @behaviour(
-    AREA,
     "each error of a commit: sent again, or raised, and the next commit stores it",
     proxied=True,
     **CLASSIC,
@@ -484,9 +480,7 @@ async def stored_soon(cluster: od.Cluster, group: str, positions: dict[od.TopicP
         await anyio.sleep(0.05)
 
 
-@behaviour(
-    AREA, "classic: each error of a heartbeat: the member goes on, or joins again", proxied=True, **CLASSIC, slow=True
-)
+@behaviour("classic: each error of a heartbeat: the member goes on, or joins again", proxied=True, **CLASSIC, slow=True)
 async def each_error_of_a_heartbeat_of_the_classic_protocol(stand: Stand) -> None:
     joins_again = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
     codes = HEARTBEATS_GO_ON + joins_again
@@ -494,7 +488,6 @@ async def each_error_of_a_heartbeat_of_the_classic_protocol(stand: Stand) -> Non
 
 
 @behaviour(
-    AREA,
     "consumer (KIP-848): each error of a heartbeat: the member goes on, or joins again",
     proxied=True,
     **CONSUMER,

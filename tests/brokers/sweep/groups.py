@@ -19,7 +19,6 @@ from .behaviour import Stand, behaviour
 from .topics import grow, make_again
 from .transactions import coordinator
 
-AREA = "groups"
 CLASSIC: Any = {"since": (0, 9), "without": "groups came with 0.9"}
 CONSUMER: Any = {"since": (4,), "without": "the protocol in which brokers assign is ready from 4.0 on"}
 COUNT = 60
@@ -104,17 +103,17 @@ async def _share(stand: Stand, protocol: str, **more: Any) -> None:
     assert taken == Counter(values)
 
 
-@behaviour(AREA, "classic: a member joins, both leave, another continues: each record once", **CLASSIC)
+@behaviour("classic: a member joins, both leave, another continues: each record once", **CLASSIC)
 async def members_share_a_topic_by_the_classic_protocol(stand: Stand) -> None:
     await _share(stand, "classic")
 
 
-@behaviour(AREA, "cooperative: a member joins, both leave, another continues: each record once", **CLASSIC)
+@behaviour("cooperative: a member joins, both leave, another continues: each record once", **CLASSIC)
 async def members_share_a_topic_by_cooperative_rebalances(stand: Stand) -> None:
     await _share(stand, "classic", assignors=["cooperative-sticky"])
 
 
-@behaviour(AREA, "consumer (KIP-848): a member joins, both leave, another continues: each record once", **CONSUMER)
+@behaviour("consumer (KIP-848): a member joins, both leave, another continues: each record once", **CONSUMER)
 async def members_share_a_topic_by_the_consumer_protocol(stand: Stand) -> None:
     await _share(stand, "consumer")
 
@@ -140,12 +139,12 @@ async def _block(stand: Stand, protocol: str) -> None:
     assert taken.total() == len(taken)
 
 
-@behaviour(AREA, "classic: a member whose loop is blocked keeps its partitions", **CLASSIC, slow=True)
+@behaviour("classic: a member whose loop is blocked keeps its partitions", **CLASSIC, slow=True)
 async def a_blocked_member_of_the_classic_protocol(stand: Stand) -> None:
     await _block(stand, "classic")
 
 
-@behaviour(AREA, "consumer (KIP-848): a member whose loop is blocked keeps its partitions", **CONSUMER, slow=True)
+@behaviour("consumer (KIP-848): a member whose loop is blocked keeps its partitions", **CONSUMER, slow=True)
 async def a_blocked_member_of_the_consumer_protocol(stand: Stand) -> None:
     await _block(stand, "consumer")
 
@@ -172,15 +171,12 @@ async def _kill_coordinator(stand: Stand, protocol: str) -> None:
     assert sum(position or 0 for position in stored.values()) >= count
 
 
-@behaviour(
-    AREA, "classic: the coordinator is killed: the group goes on, and what is done is stored", **CLASSIC, slow=True
-)
+@behaviour("classic: the coordinator is killed: the group goes on, and what is done is stored", **CLASSIC, slow=True)
 async def the_coordinator_is_killed_under_the_classic_protocol(stand: Stand) -> None:
     await _kill_coordinator(stand, "classic")
 
 
 @behaviour(
-    AREA,
     "consumer (KIP-848): the coordinator is killed: the group goes on, and what is done is stored",
     **CONSUMER,
     slow=True,
@@ -189,7 +185,7 @@ async def the_coordinator_is_killed_under_the_consumer_protocol(stand: Stand) ->
     await _kill_coordinator(stand, "consumer")
 
 
-@behaviour(AREA, "seek back, commit: the group continues there", **CLASSIC)
+@behaviour("seek back, commit: the group continues there", **CLASSIC)
 async def seeking_back_is_stored(stand: Stand) -> None:
     topic, group = await stand.create_topic(), new_group()
     where = od.TopicPartition(topic, 0)
@@ -224,19 +220,17 @@ async def _continue(stand: Stand, protocol: str) -> None:
     assert positions == list(range(16))
 
 
-@behaviour(AREA, "classic: the next member continues where the last one ended, however leaders moved", **CLASSIC)
+@behaviour("classic: the next member continues where the last one ended, however leaders moved", **CLASSIC)
 async def the_next_member_of_the_classic_protocol_continues(stand: Stand) -> None:
     await _continue(stand, "classic")
 
 
-@behaviour(
-    AREA, "consumer (KIP-848): the next member continues where the last one ended, however leaders moved", **CONSUMER
-)
+@behaviour("consumer (KIP-848): the next member continues where the last one ended, however leaders moved", **CONSUMER)
 async def the_next_member_of_the_consumer_protocol_continues(stand: Stand) -> None:
     await _continue(stand, "consumer")
 
 
-@behaviour(AREA, "a topic is made again under a group: `reset=EARLIEST` gives it all of the new one", **CLASSIC)
+@behaviour("a topic is made again under a group: `reset=EARLIEST` gives it all of the new one", **CLASSIC)
 async def a_topic_is_made_again_under_a_group(stand: Stand) -> None:
     topic, group = await stand.create_topic(), new_group()
     taken: Counter[bytes | None] = Counter()
@@ -254,7 +248,7 @@ async def a_topic_is_made_again_under_a_group(stand: Stand) -> None:
     assert taken == Counter(old + new)
 
 
-@behaviour(AREA, "a topic grows: its group gets the new partition, from its first record on", **CLASSIC)
+@behaviour("a topic grows: its group gets the new partition, from its first record on", **CLASSIC)
 async def a_topic_grows_under_a_group(stand: Stand) -> None:
     topic, group = await stand.create_topic(), new_group()
     taken: Counter[bytes | None] = Counter()
@@ -273,7 +267,6 @@ async def a_topic_grows_under_a_group(stand: Stand) -> None:
 
 
 @behaviour(
-    AREA,
     "a member that is silent for longer than its session loses its partitions, and says so",
     since=(0, 10, 2),
     without="groups came with 0.9, and before 0.10.2 brokers reach each other through the proxies, too",
@@ -303,7 +296,6 @@ async def a_silent_member_loses_its_partitions(stand: Stand) -> None:
 
 
 @behaviour(
-    AREA,
     "positions of a group are stored and read without members",
     since=(0, 8, 1),
     without="0.8.0 stores no positions",
@@ -318,7 +310,7 @@ async def positions_are_stored_without_members(stand: Stand) -> None:
         assert await cluster.driver.offsets(group).fetch(partitions) == {partitions[0]: None, partitions[1]: 2}
 
 
-@behaviour(AREA, "a group is refused, and the first release that has them named", before=(0, 9), without="0.9 has them")
+@behaviour("a group is refused, and the first release that has them named", before=(0, 9), without="0.9 has them")
 async def groups_are_refused(stand: Stand) -> None:
     topic = await stand.create_topic()
     async with stand.connect() as cluster:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import anyio
@@ -17,7 +17,6 @@ from odradek.wire.kafka.messages.common import TopicPartitions
 
 from .behaviour import Stand, behaviour
 
-AREA = "leaders and lines"
 COUNT = 120
 UNCLEAN = 1
 """The type of an election among replicas that are not in sync (KIP-460)."""
@@ -105,22 +104,22 @@ async def _cut(stand: Stand, topic: str) -> None:
         await anyio.sleep(0.15)
 
 
+async def _cut_inside(stand: Stand, topic: str, limits: Iterable[dict[str, int]]) -> None:
+    leader = await stand.leader(topic)
+    for limit in limits:
+        await stand.run(leader.proxy.cut)
+        await stand.run(leader.proxy.cut_after, **limit)
+        await anyio.sleep(0.15)
+
+
 async def _cut_requests(stand: Stand, topic: str) -> None:
     """Cut connections in the middle of requests."""
-    leader = await stand.leader(topic)
-    for size in range(150, 400, 25):
-        await stand.run(leader.proxy.cut)
-        await stand.run(leader.proxy.cut_after, client_bytes=size)
-        await anyio.sleep(0.15)
+    await _cut_inside(stand, topic, [{"client_bytes": size} for size in range(150, 400, 25)])
 
 
 async def _cut_answers(stand: Stand, topic: str) -> None:
     """Cut connections in the middle of answers, also of those of produce requests that were applied."""
-    leader = await stand.leader(topic)
-    for size in range(50, 700, 50):
-        await stand.run(leader.proxy.cut)
-        await stand.run(leader.proxy.cut_after, server_bytes=size)
-        await anyio.sleep(0.15)
+    await _cut_inside(stand, topic, [{"server_bytes": size} for size in range(50, 700, 50)])
 
 
 async def _stall(stand: Stand, topic: str) -> None:
@@ -139,7 +138,6 @@ async def _split(stand: Stand, topic: str) -> None:
 
 
 @behaviour(
-    AREA,
     "the leader moves while records are written: every record once, in order",
     since=(0, 11),
     without="brokers before 0.11 lose confirmed records when a leader moves while records are written (KIP-101)",
@@ -148,17 +146,17 @@ async def the_leader_moves(stand: Stand) -> None:
     await _nothing_is_lost(stand, _move_twice)
 
 
-@behaviour(AREA, "the leader is killed, another is elected: nothing confirmed is lost", slow=True)
+@behaviour("the leader is killed, another is elected: nothing confirmed is lost", slow=True)
 async def the_leader_is_killed(stand: Stand) -> None:
     await _nothing_is_lost(stand, _kill)
 
 
-@behaviour(AREA, "the leader hands over and ends: nothing is lost", slow=True)
+@behaviour("the leader hands over and ends: nothing is lost", slow=True)
 async def the_leader_is_terminated(stand: Stand) -> None:
     await _nothing_is_lost(stand, _terminate)
 
 
-@behaviour(AREA, "the only broker of a partition is killed and comes back: nothing confirmed is lost", slow=True)
+@behaviour("the only broker of a partition is killed and comes back: nothing confirmed is lost", slow=True)
 async def the_only_replica_is_killed(stand: Stand) -> None:
     async def kill(stand: Stand, topic: str) -> None:
         await stand.restart_leader(topic)
@@ -166,39 +164,37 @@ async def the_only_replica_is_killed(stand: Stand) -> None:
     await _nothing_is_lost(stand, kill, replicas=1)
 
 
-@behaviour(AREA, "the leader freezes for longer than requests wait: nothing is lost", slow=True)
+@behaviour("the leader freezes for longer than requests wait: nothing is lost", slow=True)
 async def the_leader_freezes(stand: Stand) -> None:
     await _nothing_is_lost(stand, _freeze)
 
 
-@behaviour(AREA, "connections are cut: nothing is lost", proxied=True)
+@behaviour("connections are cut: nothing is lost", proxied=True)
 async def connections_are_cut(stand: Stand) -> None:
     await _nothing_is_lost(stand, _cut, replicas=1)
 
 
-@behaviour(AREA, "connections are cut inside of requests, before the append: nothing is lost", proxied=True)
+@behaviour("connections are cut inside of requests, before the append: nothing is lost", proxied=True)
 async def connections_are_cut_inside_of_requests(stand: Stand) -> None:
     await _nothing_is_lost(stand, _cut_requests, replicas=1)
 
 
-@behaviour(AREA, "connections are cut inside of answers, after the append: nothing is lost", proxied=True)
+@behaviour("connections are cut inside of answers, after the append: nothing is lost", proxied=True)
 async def connections_are_cut_inside_of_answers(stand: Stand) -> None:
     await _nothing_is_lost(stand, _cut_answers, replicas=1)
 
 
-@behaviour(AREA, "a line that takes bytes and brings none: nothing is lost", proxied=True, slow=True)
+@behaviour("a line that takes bytes and brings none: nothing is lost", proxied=True, slow=True)
 async def a_line_stalls(stand: Stand) -> None:
     await _nothing_is_lost(stand, _stall, replicas=1)
 
 
-@behaviour(AREA, "answers come in pieces of three bytes: nothing is lost", proxied=True)
+@behaviour("answers come in pieces of three bytes: nothing is lost", proxied=True)
 async def a_line_brings_few_bytes(stand: Stand) -> None:
     await _nothing_is_lost(stand, _split, replicas=1)
 
 
-@behaviour(
-    AREA, "the broker is killed in the middle of a large answer: every record is read once", proxied=True, slow=True
-)
+@behaviour("the broker is killed in the middle of a large answer: every record is read once", proxied=True, slow=True)
 async def the_broker_is_killed_in_the_middle_of_an_answer(stand: Stand) -> None:
     topic = await stand.create_topic()
     async with stand.producer() as out:
@@ -271,7 +267,7 @@ async def _read_of_a_log_that_is_cut(
         return error, values
 
 
-@behaviour(AREA, "a leader without the last records is elected: what was read is gone, and that is an error", slow=True)
+@behaviour("a leader without the last records is elected: what was read is gone, and that is an error", slow=True)
 async def the_log_is_cut_below_the_position(stand: Stand) -> None:
     error, values = await _read_of_a_log_that_is_cut(stand, 2, "fail")
     assert error is not None
@@ -279,7 +275,6 @@ async def the_log_is_cut_below_the_position(stand: Stand) -> None:
 
 
 @behaviour(
-    AREA,
     "a leader without the last records has overtaken the position: LogTruncated, nothing is skipped",
     since=(2, 4),
     without="readers of brokers before 2.4 know no leader epochs: the new log cannot be told from the old one",

@@ -13,7 +13,6 @@ import odradek as od
 
 from .behaviour import Stand, behaviour
 
-AREA = "positions"
 SETTINGS_OF_TOPICS: Any = {"since": (0, 8, 1), "without": "topics have no settings of their own before 0.8.1"}
 SMALL_SEGMENTS = {"segment.bytes": "1048576", "retention.bytes": "2097152"}
 """Old segments of such a topic are deleted as soon as the broker looks; 4.x has no smaller ones."""
@@ -23,7 +22,7 @@ async def next_value(reader: od.Reader) -> bytes | None:
     return (await anext(reader)).value
 
 
-@behaviour(AREA, "a start behind the end of the log is OffsetOutOfRange")
+@behaviour("a start behind the end of the log is OffsetOutOfRange")
 async def a_start_behind_the_end_is_an_error(stand: Stand) -> None:
     topic = await stand.create_topic()
     await stand.write(topic, [b"1", b"2"])
@@ -34,7 +33,7 @@ async def a_start_behind_the_end_is_an_error(stand: Stand) -> None:
         assert topic in str(caught.value)
 
 
-@behaviour(AREA, "a start behind the end goes on where `reset` says: at the first record")
+@behaviour("a start behind the end goes on where `reset` says: at the first record")
 async def a_start_behind_the_end_is_reset_to_the_first_record(stand: Stand) -> None:
     topic = await stand.create_topic()
     await stand.write(topic, [b"1", b"2"])
@@ -43,7 +42,7 @@ async def a_start_behind_the_end_is_reset_to_the_first_record(stand: Stand) -> N
         assert [await next_value(reader), await next_value(reader)] == [b"1", b"2"]
 
 
-@behaviour(AREA, "a start behind the end goes on where `reset` says: at what is written next")
+@behaviour("a start behind the end goes on where `reset` says: at what is written next")
 async def a_start_behind_the_end_is_reset_to_what_comes_next(stand: Stand) -> None:
     topic = await stand.create_topic()
     await stand.write(topic, [b"1", b"2"])
@@ -84,7 +83,6 @@ async def _leave_the_log(stand: Stand, topic: str) -> int:
 
 
 @behaviour(
-    AREA,
     "retention passes the position of a paused reader: OffsetOutOfRange, then nothing is read twice",
     **SETTINGS_OF_TOPICS,
     slow=True,
@@ -103,7 +101,6 @@ async def retention_passes_a_paused_reader(stand: Stand) -> None:
 
 
 @behaviour(
-    AREA,
     "retention passes a position: `reset=EARLIEST` goes on at the first record that is left",
     **SETTINGS_OF_TOPICS,
     slow=True,
@@ -122,7 +119,6 @@ async def retention_resets_a_paused_reader(stand: Stand) -> None:
 
 
 @behaviour(
-    AREA,
     "records are deleted under a long poll (DeleteRecords): OffsetOutOfRange, and the other partition goes on",
     since=(0, 11),
     without="DeleteRecords came with 0.11",
@@ -153,7 +149,7 @@ async def records_are_deleted_under_a_long_poll(stand: Stand) -> None:
     assert set(values) <= {b"last", b"lost"}
 
 
-@behaviour(AREA, "a time behind the last record is the end of the log, one before the first its start")
+@behaviour("a time behind the last record is the end of the log, one before the first its start")
 async def times_at_the_ends_of_the_log(stand: Stand) -> None:
     topic = await stand.create_topic()
     await stand.write(topic, [b"1", b"2"])
@@ -164,7 +160,7 @@ async def times_at_the_ends_of_the_log(stand: Stand) -> None:
         assert (await cluster.positions(topic, od.EARLIEST))[where] == 0
 
 
-@behaviour(AREA, "a bookmark goes on with the record behind it, also after the leader moved")
+@behaviour("a bookmark goes on with the record behind it, also after the leader moved")
 async def a_bookmark_goes_on_behind_it(stand: Stand) -> None:
     topic = await stand.create_topic(replicas=3)
     values = await stand.write(topic, [b"%d" % n for n in range(10)])

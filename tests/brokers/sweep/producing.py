@@ -13,10 +13,8 @@ import odradek as od
 from .behaviour import Stand, behaviour
 from .positions import SETTINGS_OF_TOPICS
 
-AREA = "producing"
 
-
-@behaviour(AREA, "the ack of each record has its position, whatever shares its batch")
+@behaviour("the ack of each record has its position, whatever shares its batch")
 async def acks_have_positions(stand: Stand) -> None:
     topic = await stand.create_topic()
     values = [b"%d" % n for n in range(50)]
@@ -27,7 +25,7 @@ async def acks_have_positions(stand: Stand) -> None:
     assert sorted(ack.position or 0 for ack in acks) == list(range(50))
 
 
-@behaviour(AREA, "with acks=1 as with acks=all; with acks=0 there is no position, and the record arrives")
+@behaviour("with acks=1 as with acks=all; with acks=0 there is no position, and the record arrives")
 async def each_kind_of_acknowledgement(stand: Stand) -> None:
     topic = await stand.create_topic()
     async with stand.producer(acks="all") as out:
@@ -44,7 +42,6 @@ async def each_kind_of_acknowledgement(stand: Stand) -> None:
 
 
 @behaviour(
-    AREA,
     "a record that the topic finds too large is refused alone, with the limit; the others are written",
     **SETTINGS_OF_TOPICS,
 )
@@ -61,7 +58,6 @@ async def a_record_that_is_too_large(stand: Stand) -> None:
 
 
 @behaviour(
-    AREA,
     "a record without a key for a compacted topic is refused, and says why; records with keys are written",
     since=(0, 9),
     without="brokers before 0.9 have no error for it: they close the connection, or take the record",
@@ -77,7 +73,6 @@ async def a_record_without_a_key_for_a_compacted_topic(stand: Stand) -> None:
 
 
 @behaviour(
-    AREA,
     "a time that the topic does not allow is refused; from 2.4 on the other records of its batch are written",
     since=(0, 10),
     without="records have times from 0.10 on",
@@ -103,7 +98,6 @@ async def a_time_that_the_topic_does_not_allow(stand: Stand) -> None:
 
 
 @behaviour(
-    AREA,
     "too few replicas in sync: NotWritten names the error, and the record is written when they are back",
     since=(0, 9),
     without="min.insync.replicas is a setting of topics from 0.8.2 on, and their error is retried from 0.9 on",
@@ -123,7 +117,7 @@ async def too_few_replicas_in_sync(stand: Stand) -> None:
     assert (values[0], values[-1]) == (b"first", b"third")
 
 
-@behaviour(AREA, "every compression that the release has, in one log, is read in order")
+@behaviour("every compression that the release has, in one log, is read in order")
 async def every_compression(stand: Stand) -> None:
     topic = await stand.create_topic()
     since = {"none": (0,), "gzip": (0,), "snappy": (0,), "lz4": (0, 8, 2), "zstd": (2, 1)}
@@ -138,7 +132,6 @@ async def every_compression(stand: Stand) -> None:
 
 
 @behaviour(
-    AREA,
     "a compression that the release does not have is refused before anything is sent",
     before=(2, 1),
     without="2.1 and later have all of them",
@@ -149,7 +142,7 @@ async def a_compression_of_a_later_release(stand: Stand) -> None:
             cluster.producer(compression="zstd")
 
 
-@behaviour(AREA, "a record larger than a fetch is read")
+@behaviour("a record larger than a fetch is read")
 async def a_record_larger_than_a_fetch(stand: Stand) -> None:
     topic = await stand.create_topic()
     large = bytes(range(256)) * 2000
@@ -157,7 +150,7 @@ async def a_record_larger_than_a_fetch(stand: Stand) -> None:
     assert await stand.values(topic, tuning=od.Tuning(fetch_bytes=od.KiB * 32)) == values
 
 
-@behaviour(AREA, "times, headers and null values survive; what the release does not have is refused")
+@behaviour("times, headers and null values survive; what the release does not have is refused")
 async def shapes_of_records(stand: Stand) -> None:
     topic = await stand.create_topic()
     now = int(time.time() * 1000)
@@ -183,7 +176,6 @@ async def shapes_of_records(stand: Stand) -> None:
 
 
 @behaviour(
-    AREA,
     "a topic in an older format of records is written and read",
     since=(0, 10),
     before=(4,),

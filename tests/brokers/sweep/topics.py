@@ -13,7 +13,6 @@ from odradek.testing.kafka.topics import leader_of, wait_for
 
 from .behaviour import Stand, behaviour
 
-AREA = "topics"
 DELETES = (0, 9)
 NO_DELETES = "brokers before 0.9 delete a topic not at all, or not for certain"
 
@@ -42,14 +41,14 @@ async def make_again(stand: Stand, topic: str, values: Sequence[bytes]) -> None:
     await stand.write(topic, values, deliver_within=60.0)
 
 
-@behaviour(AREA, "a topic that does not exist: sending to it is an error that names it")
+@behaviour("a topic that does not exist: sending to it is an error that names it")
 async def sending_to_no_topic(stand: Stand) -> None:
     async with stand.producer(deliver_within=3.0) as out:
         with pytest.raises((od.Rejected, od.NotWritten), match="no-such-topic"):
             await out.send("no-such-topic", b"v")
 
 
-@behaviour(AREA, "a partition that does not exist is refused at once, with the number of those that do")
+@behaviour("a partition that does not exist is refused at once, with the number of those that do")
 async def sending_to_no_partition(stand: Stand) -> None:
     topic = await stand.create_topic(3)
     async with stand.producer() as out:
@@ -58,7 +57,7 @@ async def sending_to_no_partition(stand: Stand) -> None:
             await out.send(topic, b"v", partition=99)
 
 
-@behaviour(AREA, "a topic grows: a reader gets what is in the new partitions, from their first record on")
+@behaviour("a topic grows: a reader gets what is in the new partitions, from their first record on")
 async def a_topic_grows_under_a_reader(stand: Stand) -> None:
     topic = await stand.create_topic()
     read: dict[int, list[bytes | None]] = {}
@@ -101,42 +100,36 @@ async def grow(stand: Stand, topic: str) -> None:
     await stand.run(wait_for, f"the second partition of {topic}", has_grown, 60.0)
 
 
+async def _read_one_that_is_made_again(stand: Stand, old: int, new: int, error: type[od.OdradekError]) -> None:
+    topic = await stand.create_topic()
+    await stand.write(topic, [b"old"] * old)
+    async with stand.connect() as cluster, cluster.reader(topic) as reader:
+        for _ in range(old):
+            await anext(reader)
+        await make_again(stand, topic, [b"new"] * new)
+        with pytest.raises(error):
+            await anext(reader)
+
+
 @behaviour(
-    AREA,
     "a topic is made again, shorter: the reader's position is out of range",
     since=DELETES,
     without=NO_DELETES,
 )
 async def a_topic_is_made_again_shorter(stand: Stand) -> None:
-    topic = await stand.create_topic()
-    await stand.write(topic, [b"old"] * 10)
-    async with stand.connect() as cluster, cluster.reader(topic) as reader:
-        for _ in range(10):
-            await anext(reader)
-        await make_again(stand, topic, [b"new"] * 3)
-        with pytest.raises(od.OffsetOutOfRange):
-            await anext(reader)
+    await _read_one_that_is_made_again(stand, 10, 3, od.OffsetOutOfRange)
 
 
 @behaviour(
-    AREA,
     "a topic is made again, longer: TopicRecreated, nothing of it is skipped",
     since=(2, 8),
     without="topics have ids from 2.8 on: before, the new log cannot be told from the old one",
 )
 async def a_topic_is_made_again_longer(stand: Stand) -> None:
-    topic = await stand.create_topic()
-    await stand.write(topic, [b"old"] * 5)
-    async with stand.connect() as cluster, cluster.reader(topic) as reader:
-        for _ in range(5):
-            await anext(reader)
-        await make_again(stand, topic, [b"new"] * 20)
-        with pytest.raises(od.TopicRecreated):
-            await anext(reader)
+    await _read_one_that_is_made_again(stand, 5, 20, od.TopicRecreated)
 
 
 @behaviour(
-    AREA,
     "a topic is made again: `reset=EARLIEST` reads all that is in the new one",
     since=DELETES,
     without=NO_DELETES,
@@ -152,7 +145,6 @@ async def a_topic_is_made_again_and_read_from_its_start(stand: Stand) -> None:
 
 
 @behaviour(
-    AREA,
     "a topic is made again under a producer: what it sends then is in the new one, once",
     since=DELETES,
     without=NO_DELETES,
@@ -170,7 +162,6 @@ async def a_topic_is_made_again_under_a_producer(stand: Stand) -> None:
 
 
 @behaviour(
-    AREA,
     "a topic that is deleted under a producer: an error that says so, and other topics go on",
     since=DELETES,
     without=NO_DELETES,

@@ -14,7 +14,6 @@ from odradek.testing import KafkaBroker
 
 from .behaviour import Stand, behaviour
 
-AREA = "transactions"
 SINCE: Any = {"since": (0, 11), "without": "transactions came with 0.11"}
 
 
@@ -42,7 +41,7 @@ async def write(out: od.Producer, topic: str, value: bytes) -> None:
         await out.send(topic, value, partition=0)
 
 
-@behaviour(AREA, "what is committed is read, what is aborted is not; both are read without read_committed", **SINCE)
+@behaviour("what is committed is read, what is aborted is not; both are read without read_committed", **SINCE)
 async def committed_and_aborted(stand: Stand) -> None:
     topic = await stand.create_topic()
     async with stand.producer(transactional_id=new_id()) as out:
@@ -56,7 +55,7 @@ async def committed_and_aborted(stand: Stand) -> None:
     assert await stand.values(topic) == [b"1", b"2", b"3"]
 
 
-@behaviour(AREA, "a reader of committed records gets those of an open transaction when it is committed", **SINCE)
+@behaviour("a reader of committed records gets those of an open transaction when it is committed", **SINCE)
 async def an_open_transaction_is_not_read(stand: Stand) -> None:
     topic = await stand.create_topic()
     async with (
@@ -74,7 +73,7 @@ async def an_open_transaction_is_not_read(stand: Stand) -> None:
         assert [(await anext(reader)).value for _ in range(2)] == [b"open", b"plain"]
 
 
-@behaviour(AREA, "a second producer with the id fences the first, whose open transaction is aborted", **SINCE)
+@behaviour("a second producer with the id fences the first, whose open transaction is aborted", **SINCE)
 async def a_second_producer_fences_the_first(stand: Stand) -> None:
     topic, name = await stand.create_topic(), new_id()
     async with stand.connect() as cluster:
@@ -91,7 +90,7 @@ async def a_second_producer_fences_the_first(stand: Stand) -> None:
 
 
 @behaviour(
-    AREA, "the coordinator is killed inside of a transaction: it is committed or aborted as a whole", **SINCE, slow=True
+    "the coordinator is killed inside of a transaction: it is committed or aborted as a whole", **SINCE, slow=True
 )
 async def the_coordinator_of_a_transaction_is_killed(stand: Stand) -> None:
     topic, name = await stand.create_topic(replicas=3), new_id()
@@ -117,7 +116,7 @@ async def the_coordinator_of_a_transaction_is_killed(stand: Stand) -> None:
     assert await stand.values(topic, isolation="read_committed") == expected
 
 
-@behaviour(AREA, "records are written and positions stored together: a group reads each input once", **SINCE)
+@behaviour("records are written and positions stored together: a group reads each input once", **SINCE)
 async def positions_are_part_of_transactions(stand: Stand) -> None:
     source, target, group = await stand.create_topic(2), await stand.create_topic(), new_id()
     async with stand.producer() as out:

@@ -158,6 +158,14 @@ async def driver(
         peer.group.cancel_scope.cancel()
 
 
+def _member(driver: KafkaDriver) -> KafkaMembership:
+    member = driver.membership(Subscription("g", {"t": 1}))
+    assert isinstance(member, KafkaMembership)
+    fence = member._runner.member.fence
+    member.token = lambda positions: fence  # type: ignore[method-assign] # as if it had joined
+    return member
+
+
 class Bench:
     """One producer whose batches are written as soon as they may be sent."""
 
@@ -184,10 +192,7 @@ class Bench:
         try:
             transactions.begin()
             await self.write()
-            member = self.driver.membership(Subscription("g", {"t": 1}))
-            fence = member._runner.member.fence
-            member.token = lambda positions: fence  # type: ignore[method-assign] # as if it had joined
-            await transactions.add_positions(member, {T0: Position(5)})
+            await transactions.add_positions(_member(self.driver), {T0: Position(5)})
             await transactions.commit()
         except od.OdradekError:
             try:
@@ -339,25 +344,23 @@ def named(peer_answers: dict[type, Callable[[Any, int], Any]]) -> list[int]:
     return position
 
 
-def _member(driver: KafkaDriver) -> KafkaMembership:
-    member = driver.membership(Subscription("g", {"t": 1}))
-    assert isinstance(member, KafkaMembership)
-    fence = member._runner.member.fence
-    member.token = lambda positions: fence  # type: ignore[method-assign] # as if it had joined
+async def _member_in_transaction(bench: Bench, driver: KafkaDriver) -> KafkaMembership:
+    """Return a member whose position 9 is part of an open transaction."""
+    member = _member(driver)
+    await bench.transactions.initialize()
+    bench.transactions.begin()
+    await bench.transactions.add_positions(member, {T0: Position(9)})
     return member
 
 
 async def test_positions_are_not_read_while_a_transaction_stores_others_and_are_then_those(
     named: list[int], bench: Bench, coordinator: Coordinator, driver: KafkaDriver
 ) -> None:
-    transactions, member, read = bench.transactions, _member(driver), []
+    transactions, member, read = bench.transactions, await _member_in_transaction(bench, driver), []
 
     async def read_positions() -> None:
         read.append(await member.committed([T0]))
 
-    await transactions.initialize()
-    transactions.begin()
-    await transactions.add_positions(member, {T0: Position(9)})
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(read_positions)
         await anyio.wait_all_tasks_blocked()
@@ -372,21 +375,15 @@ async def test_positions_are_not_read_while_a_transaction_stores_others_and_are_
 async def test_positions_of_a_transaction_that_is_aborted_are_not_taken_for_committed(
     named: list[int], bench: Bench, driver: KafkaDriver
 ) -> None:
-    transactions, member = bench.transactions, _member(driver)
-    await transactions.initialize()
-    transactions.begin()
-    await transactions.add_positions(member, {T0: Position(9)})
-    await transactions.abort()
+    member = await _member_in_transaction(bench, driver)
+    await bench.transactions.abort()
     assert await member.committed([T0]) == {T0: 3}
 
 
 async def test_a_producer_that_ends_inside_of_a_transaction_keeps_no_member_waiting(
     named: list[int], bench: Bench, driver: KafkaDriver
 ) -> None:
-    transactions, member = bench.transactions, _member(driver)
-    await transactions.initialize()
-    transactions.begin()
-    await transactions.add_positions(member, {T0: Position(9)})
-    transactions.stop(od.Fenced("id", "a test"))
+    member = await _member_in_transaction(bench, driver)
+    bench.transactions.stop(od.Fenced("id", "a test"))
     with anyio.fail_after(10):
         assert await member.committed([T0]) == {T0: 3}
