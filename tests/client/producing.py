@@ -11,7 +11,7 @@ from odradek.client.producer.producer import Producer
 from odradek.testing import MemoryCluster
 from odradek.types import TopicPartition
 
-__all__ = ["P0", "P1", "P2", "P3", "ProducerClock", "make_cluster", "producing", "stored", "values"]
+__all__ = ["P0", "P1", "P2", "P3", "ProducerClock", "add_partitions", "make_cluster", "producing", "stored", "values"]
 
 P0, P1, P2, P3 = (TopicPartition("t", number) for number in range(4))
 """The first and third are led by broker 1, the others by broker 2."""
@@ -46,3 +46,11 @@ class ProducerClock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def add_partitions(cluster: MemoryCluster, topic: str, partitions: int) -> None:
+    """Add partitions of which clients hear only when they read the metadata."""
+    state = cluster._state
+    announced = state.announced
+    cluster.add_partitions(topic, partitions)
+    state.announced = announced

@@ -5,6 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 from anyio import wait_all_tasks_blocked
+from tests.client.producing import add_partitions
 
 import odradek as od
 from odradek.client.consumer import positions
@@ -52,9 +53,7 @@ async def test_a_reader_of_a_partition_that_was_just_added_reads_it(
 
     async with cluster.connect() as k, anyio.create_task_group() as tasks:
         await k.partitions("t")
-        announced = cluster._state.announced
-        cluster.add_partitions("t", 3)
-        cluster._state.announced = announced  # clients hear of it only when they read the metadata
+        add_partitions(cluster, "t", 3)
         cluster.append("t", [b"new"], partition=2)
         with anyio.fail_after(10):
             tasks.start_soon(read, k)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from anyio import wait_all_tasks_blocked
 from tests.client.kafka07_double import Kafka07Double
-from tests.client.producing import P0, ProducerClock, make_cluster, producing, stored, values
+from tests.client.producing import P0, ProducerClock, add_partitions, make_cluster, producing, stored, values
 
 from odradek.client.options import Tuning
 from odradek.client.producer import lookups
@@ -54,14 +54,6 @@ class Sends:
             self.outcomes[value] = await self._out.send("t", value, partition=partition)
         except OdradekError as error:
             self.outcomes[value] = error
-
-
-def add_partitions(cluster: MemoryCluster, topic: str, partitions: int) -> None:
-    """Add partitions of which clients hear only when they read the metadata."""
-    state = cluster._state
-    announced = state.announced
-    cluster.add_partitions(topic, partitions)
-    state.announced = announced
 
 
 # ---- every way to send ------------------------------------------------------------------------------------------
