@@ -92,8 +92,7 @@ class Reader(PartitionReaderBase):
             UsageError: This reader was entered before.
         """
         self._enter_once()
-        exact = [partition.topic for partition in self._exact if partition.broker < 0]  # 0.7 names the broker
-        for name in dict.fromkeys([*self._names, *exact]):
+        for name in dict.fromkeys(self._names):
             await self._driver.metadata.table_for_topic(name)
         for error in (await missing_partitions(self._driver, self._exact)).values():
             raise error
