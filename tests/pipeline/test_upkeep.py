@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.manifest import ManifestEntry
+from pyiceberg.table.update.snapshot import _OverwriteFiles
 
 from odradek.pipeline.delta import DeltaTable
 from odradek.pipeline.iceberg import MIN_SNAPSHOTS, IcebergTable
@@ -63,6 +65,24 @@ def test_buckets_and_hours_are_merged_within_their_partition(tmp_path: Path) -> 
         table.append([write(table, f"f{batch}", rows(batch, 1, day=batch % 2))], commit(batch, batch))
     assert table.compact(MiB) == {"removed": 4, "added": 2}
     assert counted(table) == (4, 4)
+
+
+def test_a_merge_whose_files_pyiceberg_has_missed_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its threads share what compares a manifest's partitions, so that a search for a file can miss it."""
+    table, searches, search = filled(tmp_path, "iceberg"), 0, _OverwriteFiles._deleted_entries
+
+    def missed_at_first(change: _OverwriteFiles) -> list[ManifestEntry]:
+        nonlocal searches
+        searches += 1
+        if searches == 1:
+            change._validate_required_deletes([])
+        return search(change)
+
+    monkeypatch.setattr(_OverwriteFiles, "_deleted_entries", missed_at_first)
+    assert table.compact(MiB) == {"removed": 6, "added": 2} and searches == 2
+    assert counted(table) == (60, 60) and offsets(table) == list(range(10, 70))
 
 
 def test_small_files_whose_rows_others_have_deleted_become_none(

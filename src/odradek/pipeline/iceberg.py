@@ -326,7 +326,7 @@ class IcebergTable(Table):
         return _Compacted(tasks, files[0]._replace(partition=partition))
 
     def _replace(self, compacted: Sequence[_Compacted]) -> bool:
-        """Commit new files for small ones in one snapshot; return False if another commit was first.
+        """Commit new files for small ones in one snapshot; return False if it is to be tried again.
 
         It has the newest record too, so that the snapshot before it, which needs the small files, can expire.
         """
@@ -339,7 +339,10 @@ class IcebergTable(Table):
                         change.delete_data_file(task.file)
                     if each.file is not None:
                         change.append_data_file(self._data_file(each.file))
-        except exceptions.CommitFailedException:
+        except (exceptions.CommitFailedException, exceptions.ValidationException):
+            # Another commit was first; or pyiceberg has missed a small file in a manifest, because the threads that
+            # read manifests compare each with the same object, which has the partitions of one manifest at a time.
+            # Before 0.12 it did not notice, and left the rows of that file in the table twice.
             return False
         return True
 
