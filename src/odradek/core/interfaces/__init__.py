@@ -1,0 +1,45 @@
+"""Interfaces between the client and the protocol drivers: what producer, consumer, reader and command line need.
+
+The driver for Kafka 0.7 implements them over ZooKeeper and raw byte logs; the driver for 0.8 and later over Metadata,
+Produce, Fetch and group requests.
+"""
+
+from .driver import NOT_OPEN, BrokerClient, PendingResult, ProtocolDriver
+from .fetch import DecoderOptions, LogDecoder, PartitionFetch
+from .groups import Assignment, Membership, OffsetStore, RebalanceListener, Subscription
+from .metadata import ClusterMetadata, RoutingTable
+from .produce import (
+    AnsweringBrokerPolicy,
+    PartitionBatch,
+    PartitionResult,
+    ProducerRecord,
+    ProducerSequences,
+    RefusalPolicy,
+)
+from .transactions import ConsumerPositions, DeliveredBatch, ProducerTransactions
+
+__all__ = [
+    "NOT_OPEN",
+    "AnsweringBrokerPolicy",
+    "Assignment",
+    "BrokerClient",
+    "ClusterMetadata",
+    "ConsumerPositions",
+    "DecoderOptions",
+    "DeliveredBatch",
+    "LogDecoder",
+    "Membership",
+    "OffsetStore",
+    "PartitionBatch",
+    "PartitionFetch",
+    "PartitionResult",
+    "PendingResult",
+    "ProducerRecord",
+    "ProducerSequences",
+    "ProducerTransactions",
+    "ProtocolDriver",
+    "RebalanceListener",
+    "RefusalPolicy",
+    "RoutingTable",
+    "Subscription",
+]

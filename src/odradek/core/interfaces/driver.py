@@ -1,0 +1,265 @@
+"""A driver: connections to brokers, and what else producer, consumer, reader and command line need of a protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+from odradek.core.admin import ClusterAdmin
+from odradek.core.produce.partitioners import Partitioner
+from odradek.types import AtTime, Broker, Position, PositionSpec, TopicPartition
+
+from .fetch import DecoderOptions, LogDecoder, PartitionFetch
+from .groups import Membership, OffsetStore, Subscription
+from .metadata import ClusterMetadata
+from .produce import PartitionBatch, PartitionResult, ProducerRecord, ProducerSequences, RefusalPolicy
+from .transactions import ProducerTransactions
+
+__all__ = ["NOT_OPEN", "BrokerClient", "PendingResult", "ProtocolDriver"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+NOT_OPEN = "the cluster is not open: use it, and what is made from it, inside `async with odradek.connect(...) as k`"
+"""The text of the Closed that a driver raises for every use outside its block."""
+
+
+class PendingResult(Protocol[T_co]):
+    """The result of one request. It exists from the call on; awaiting it is optional.
+
+    Await it any number of times, from any task (cancelling the wait does not cancel the request), or add a callback.
+    """
+
+    @property
+    def done(self) -> bool:
+        """True once the result is available."""
+        ...
+
+    def result(self) -> T_co:
+        """Return the value, or raise the error, as awaiting it does. Only once `done`."""
+        ...
+
+    def add_done_callback(self, callback: Callable[[], None]) -> None:
+        """Call `callback` in the same step in which the result arrives; at once if it is available.
+
+        Results of one connection that arrive together are called back in the order of their requests. The callback
+        may call anything of the same client. It must not raise: that is a bug, which closes the connection and is
+        raised to its owner. One callback per result.
+        """
+        ...
+
+    def withdraw(self) -> bool:
+        """Take the request back if none of its bytes has been handed to the network.
+
+        Returns:
+            True: it will never be sent, and there will be no result. False: it has been sent, or is done.
+        """
+        ...
+
+    def __await__(self) -> Generator[Any, Any, T_co]: ...
+
+
+class BrokerClient(Protocol):
+    """The data requests of one broker, over connections it opens when first needed and reopens with back-off.
+
+    Calls may overlap: they are pipelined in call order. Every call has a deadline of its own (the request
+    time-out it was made with) and raises TransportError, DeadlineError or RemoteProtocolError; for those
+    `ConnectionLost.sent` says whether the broker may have seen it.
+    """
+
+    @property
+    def broker(self) -> Broker: ...
+
+    @property
+    def incarnation(self) -> int:
+        """Number of the current connection: it grows at the moment everything outstanding has failed.
+
+        Requests of one incarnation go over one connection, in order, or over none. A later request may be sent before
+        the callbacks of their failure run, but not before this number has changed.
+        """
+        ...
+
+    @property
+    def available_at(self) -> float:
+        """The time of the event loop from which on a request is not delayed by the back-off after a lost connection or
+        a failed attempt to connect. In the past unless there is a back-off.
+
+        The one back-off per loss: callers that wait for it need none of their own.
+        """
+        ...
+
+    def encode(self, batch: PartitionBatch, max_message_bytes: int) -> None:
+        """Set `batch.encoded` to the bytes this broker takes, unless it is set already. Pure: may run in a thread.
+
+        Raises:
+            MessageTooLarge: A payload - compressed: the batch as a whole - is larger than the limit: split the batch.
+            ConfigError, LocalProtocolError: The records cannot be written in any way.
+        """
+        ...
+
+    def produce(
+        self, batches: Sequence[PartitionBatch], *, acks: int
+    ) -> PendingResult[Sequence[PartitionResult] | None]:
+        """Queue one produce request now, in call order. Its result has one entry per batch, in order; None: all batches
+        were appended, and the broker says no more about them (0.7), or with `acks=0` nothing at all.
+
+        Not a coroutine function: the order is decided when it is called, not when it is awaited. Dropping the result or
+        cancelling a wait for it does not take the request back; `withdraw` does. Errors of the request as a whole (a
+        lost connection, a time-out) are raised by the result. No batches: any result proves that the broker answers.
+
+        Args:
+            batches: Encoded by `encode`; those that are not are encoded now.
+            acks: -1: all replicas in sync have the records; 1: the leader has; 0: they are handed to the network.
+                0.7 has one copy: -1 and 1 mean the same.
+
+        Raises:
+            LocalProtocolError, Closed: Nothing was queued.
+        """
+        ...
+
+    def produce_plain(
+        self, batches: Sequence[PartitionBatch], *, acks: int, max_message_bytes: int
+    ) -> PendingResult[Sequence[PartitionResult] | None] | None:
+        """Queue a produce request of small batches that are not encoded and need no compression (see `produce`).
+
+        All of them are encoded at once, which costs a fraction of encoding each. `encoded` is set unless the same
+        records always give the same bytes (0.7): then they are encoded again if they are sent again.
+
+        Args:
+            batches: At most one for each partition.
+            acks: As `produce`.
+            max_message_bytes: As `encode`.
+
+        Returns:
+            None: These batches must be encoded one by one, and then sent with `produce`; nothing was queued.
+
+        Raises:
+            LocalProtocolError, Closed: Nothing was queued.
+        """
+        ...
+
+    async def fetch(self, fetches: Sequence[PartitionFetch], *, max_wait: float = 0.0, min_bytes: int = 1) -> None:
+        """Fetch many partitions in one round trip, and set the result of each `PartitionFetch`.
+
+        Cancellation: the response is read and dropped; a decoder may have been fed part of it, which is consistent
+        (its positions moved with it).
+
+        Args:
+            fetches: At most one for each partition.
+            max_wait: How long the broker may wait until it has `min_bytes` (s). It delays later requests of the same
+                connection. Ignored where `ProtocolDriver.long_poll` is False.
+            min_bytes: What the broker waits for, all partitions together (bytes).
+
+        Raises:
+            TransportError, DeadlineError, RemoteProtocolError: No response; what the decoders were fed stays.
+        """
+        ...
+
+    async def resolve_position(
+        self, partition: TopicPartition, at: PositionSpec | AtTime, *, read_committed: bool = False
+    ) -> Position:
+        """Return the position of `at`. Where a time has no position, the protocol decides: 0.7, which finds the newest
+        segment not after it, begins at EARLIEST.
+
+        Args:
+            partition: Which.
+            at: What to look for.
+            read_committed: LATEST is the end of what consumers of this isolation may read, where there are
+                transactions: `PartitionFetch.last_stable`.
+        """
+        ...
+
+    async def positions(
+        self, partition: TopicPartition, at: PositionSpec | AtTime, count: int = 1
+    ) -> Sequence[Position]:
+        """Return positions at or before `at`, newest first, at most `count`: where the log may be cut into parts."""
+        ...
+
+    def decoder(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> LogDecoder: ...
+
+
+class ProtocolDriver(Protocol):
+    """One cluster's protocol: pure rules and the way to its brokers. An asynchronous context manager, which opens
+    and closes `metadata` and every connection."""
+
+    name: str
+    long_poll: bool
+    """True if brokers can hold a fetch back until they have something (`BrokerClient.fetch(max_wait=...)`)."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None: ...
+
+    @property
+    def metadata(self) -> ClusterMetadata:
+        """Brokers, topics and leaders. Raises Closed, with NOT_OPEN, before the block of the driver is entered."""
+        ...
+
+    def broker(self, broker: Broker, *, purpose: str) -> BrokerClient:
+        """The api of one broker; `purpose` (`produce`, `fetch`, `control`) keeps sockets apart, so that a long
+        fetch never delays a confirm. The same arguments give the same object while the address is the same."""
+        ...
+
+    refuses_batches: bool
+    """True if a broker can refuse one batch and accept the next one of the partition; False: it closes the connection
+    (0.7), so that order is kept anyway."""
+
+    @property
+    def compressions(self) -> frozenset[str]:
+        """Names of the compressions this cluster can store, `none` among them."""
+        ...
+
+    @property
+    def numbers_by_broker(self) -> bool:
+        """True if a partition number counts on one broker only (0.7), so that a plain number names no partition."""
+        ...
+
+    def refusal_policy(self) -> RefusalPolicy:
+        """Return what decides about batches of lost requests. One for each producer."""
+        ...
+
+    def producer_sequences(self) -> ProducerSequences | None:
+        """Return what makes one producer idempotent; None if its brokers would not notice that a batch is repeated."""
+        ...
+
+    def producer_transactions(self, transactional_id: str, timeout_s: float) -> ProducerTransactions:
+        """Return what makes the records of one producer parts of transactions.
+
+        Args:
+            transactional_id: The name by which the cluster knows the producer, across restarts.
+            timeout_s: The cluster aborts a transaction that is open for longer (s).
+
+        Raises:
+            Unsupported: The cluster has no transactions.
+        """
+        ...
+
+    def default_partitioner(self) -> Partitioner:
+        """Return the partitioner of a producer that names none: that of the cluster's own clients."""
+        ...
+
+    def validate_record(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
+        """Raise what makes this record impossible: Rejected (illegal topic name, MessageTooLarge as cause) or
+        Unsupported (headers or timestamps where the protocol has none)."""
+        ...
+
+    def record_size(self, record: ProducerRecord) -> int:
+        """Return the bytes this record takes on the wire, uncompressed. For a record that is only a value, a constant
+        and its length."""
+        ...
+
+    def membership(self, subscription: Subscription) -> Membership:
+        """Join a group. Raises Unsupported when the cluster has nothing to coordinate with."""
+        ...
+
+    def offsets(self, group: str) -> OffsetStore: ...
+
+    async def groups(self) -> Sequence[str]:
+        """The groups there are, sorted. Raises Unsupported when the cluster has nothing to keep them in."""
+        ...
+
+    def admin(self) -> ClusterAdmin:
+        """Return the administration of this cluster. What the cluster has no request for raises Unsupported."""
+        ...
