@@ -1,4 +1,4 @@
-"""What is read: the decoder of one log, and the object that carries one partition of a fetch there and back."""
+"""Reading: the decoder of one log, and the object that carries one partition of a fetch there and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cluster looks like: brokers, topics, partitions and their leaders."""
+"""The state of a cluster: brokers, topics, partitions and their leaders."""
 
 from __future__ import annotations
 

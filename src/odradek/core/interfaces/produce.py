@@ -1,4 +1,4 @@
-"""What is written: records, batches with their results, and what the driver decides about batches that are refused."""
+"""Writing: records, batches with their results, and the decisions of a driver about batches that are refused."""
 
 from __future__ import annotations
 
