@@ -27,7 +27,7 @@ from _results import results
 from odradek.wire.kafka.decode import decode
 from odradek.wire.kafka.encode import encode
 from odradek.wire.kafka.fetch_response import FetchResponseDecoder
-from odradek.wire.kafka.headers import encode_response
+from odradek.wire.kafka.headers import ResponseHeader, header_version
 from odradek.wire.kafka.messages.data import (
     FetchableTopicResponse,
     FetchPartition,
@@ -166,8 +166,9 @@ def as_it_arrives(version: int, data: memoryview) -> None:
 
 
 def arriving(response: FetchResponse, version: int) -> Work:
-    frame = b"".join(encode_response(response, version, CORRELATION_ID))
-    return partial(as_it_arrives, version, memoryview(frame))
+    header = encode(ResponseHeader(correlation_id=CORRELATION_ID), header_version(FetchResponse, version))
+    frame = header + encode(response, version)
+    return partial(as_it_arrives, version, memoryview(len(frame).to_bytes(4, "big") + frame))
 
 
 # ---- the cases ----------------------------------------------------------------------------------------------

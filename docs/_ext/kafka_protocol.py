@@ -14,15 +14,16 @@ import inspect
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from pkgutil import iter_modules
+from typing import Any, NamedTuple
 
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from odradek.wire.kafka.error_codes import ErrorCode
-from odradek.wire.kafka.registry import APIS, Api
 from odradek.wire.kafka.schema import (
     Array,
     Field,
@@ -31,13 +32,32 @@ from odradek.wire.kafka.schema import (
     MessageSpec,
     Nested,
     Primitive,
+    Request,
     Struct,
     fields_of,
+    response_of,
 )
 
+MODULES = "odradek.wire.kafka.messages"
 VERSIONS = Path(__file__).parents[2] / "tests" / "conformance" / "kafka" / "corpus" / "api_versions.csv"
 INDENT = "&nbsp;&nbsp;&nbsp;"
 STYLE = nodes.raw("", "<style>td, th {font-size: 75%; padding: .1rem .4rem !important}</style>", format="html")
+
+
+# ---- what odradek declares ----------------------------------------------------------------------------------
+
+
+def requests(family: str) -> list[type[Request[Any]]]:
+    """The requests of a module, by API key."""
+    declared = vars(importlib.import_module(f"{MODULES}.{family}")).values()
+    classes = [cls for cls in declared if isinstance(cls, type) and issubclass(cls, Request) and cls is not Request]
+    return sorted(classes, key=lambda cls: cls.SPEC.key)
+
+
+def all_requests() -> list[type[Request[Any]]]:
+    """The requests of all modules, by API key."""
+    families = iter_modules(importlib.import_module(MODULES).__path__)
+    return sorted(chain.from_iterable(requests(each.name) for each in families), key=lambda cls: cls.SPEC.key)
 
 
 # ---- what brokers offer -------------------------------------------------------------------------------------
@@ -72,8 +92,6 @@ def history(key: int) -> str:
         if (versions := _range(offer.first, offer.last)) != before:
             changes.append(f"{offer.release} ({versions})")
             before = versions
-    if not changes:
-        return "No broker offers it to clients."
     return f"Brokers offer, from each release on: {', '.join(changes)}."
 
 
@@ -177,12 +195,12 @@ def _stable(spec: MessageSpec) -> str:
 class Index(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         lines = ["| key | API | purpose | versions | since |", "|---|---|---|---|---|"]
-        for api in APIS.values():
-            page = api.request.__module__.rpartition(".")[2].replace("_", "-")
+        for request in all_requests():
+            spec, page = request.SPEC, request.__module__.rpartition(".")[2].replace("_", "-")
             # HTML, because MyST cannot see these sections.
-            link = f'<a href="{page}.html#kafka-{api.name.lower()}">{_breakable(api.name)}</a>'
-            since = first_release(api.key, api.versions) or "not for clients"
-            lines.append(f"| {api.key} | {link} | {inspect.getdoc(api.request)} | {_range(*api.versions)} | {since} |")
+            link = f'<a href="{page}.html#kafka-{spec.name.lower()}">{_breakable(spec.name)}</a>'
+            since = first_release(spec.key, spec.versions)
+            lines.append(f"| {spec.key} | {link} | {inspect.getdoc(request)} | {_range(*spec.versions)} | {since} |")
         return [STYLE.deepcopy(), *self.parse_text_to_nodes("\n".join(lines))]
 
 
@@ -190,19 +208,19 @@ class Apis(Directive):
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        module = f"odradek.wire.kafka.messages.{self.arguments[0]}"
-        return [STYLE.deepcopy(), *(self.api(api) for api in APIS.values() if api.request.__module__ == module)]
+        return [STYLE.deepcopy(), *map(self.api, requests(self.arguments[0]))]
 
-    def api(self, api: Api) -> nodes.section:
-        spec, name = api.request.SPEC, f"kafka-{api.name.lower()}"
+    def api(self, request: type[Request[Any]]) -> nodes.section:
+        spec = request.SPEC
+        name = f"kafka-{spec.name.lower()}"
         about = [
-            inspect.getdoc(api.request) or "",
+            inspect.getdoc(request) or "",
             "",
-            f"Versions {_range(*spec.versions)}{_stable(spec)}; {_flexible(spec)}. {history(api.key)}",
+            f"Versions {_range(*spec.versions)}{_stable(spec)}; {_flexible(spec)}. {history(spec.key)}",
         ]
-        section = self.part(name, f"{api.name} ({api.key})", about)
-        section += self.part(f"{name}-request", "Request", field_table(api.request, api.key))
-        section += self.part(f"{name}-response", "Response", field_table(api.response, api.key))
+        section = self.part(name, f"{spec.name} ({spec.key})", about)
+        section += self.part(f"{name}-request", "Request", field_table(request, spec.key))
+        section += self.part(f"{name}-response", "Response", field_table(response_of(request), spec.key))
         return section
 
 

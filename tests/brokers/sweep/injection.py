@@ -9,11 +9,11 @@ from typing import Any
 
 import anyio
 from anyio.abc import ByteStream, SocketAttribute
+from tests.conformance.kafka.apis import APIS, decode_request, encode_response
 from tests.frames import FrameReader
 
 from odradek.testing import KafkaBroker
-from odradek.wire.kafka.headers import decode_response, encode_response
-from odradek.wire.kafka.registry import APIS, decode_request
+from odradek.wire.kafka.headers import decode_response
 from odradek.wire.kafka.schema import Request, Response
 
 __all__ = ["Injection", "injected"]
@@ -85,7 +85,7 @@ async def _frames(source: ByteStream, end: anyio.CancelScope) -> AsyncIterator[b
 
 
 async def _send(client: ByteStream, answer: Response, version: int, correlation_id: int) -> None:
-    await client.send(b"".join(encode_response(answer, version, correlation_id)))
+    await client.send(encode_response(answer, version, correlation_id))
 
 
 @asynccontextmanager

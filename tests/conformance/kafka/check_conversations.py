@@ -5,11 +5,10 @@ from __future__ import annotations
 from odradek.wire.kafka.headers import (
     decode_response,
     encode_request,
-    encode_response,
     header_version,
 )
-from odradek.wire.kafka.registry import APIS, decode_request
 
+from .apis import APIS, decode_request, encode_response
 from .case import NoCaseError, Record, difference
 from .json_form import json_form
 
@@ -44,5 +43,5 @@ def _response(record: Record, frame: bytes) -> str | None:
     return (
         difference("correlation id", record["header"]["correlationId"], correlation_id)
         or difference("value", record["json"], json_form(response, version))
-        or difference("bytes", frame, b"".join(encoded)[SIZE_BYTES:])
+        or difference("bytes", frame, encoded[SIZE_BYTES:])
     )

@@ -9,10 +9,12 @@ from odradek.wire.kafka.schema import Message
 
 from .case import Record, difference
 from .json_form import json_form, recorded_tags, unknown_tags
+from .messages import control_records
 
 
 def check(record: Record) -> str | None:
-    cls: type[Message] = getattr(embedded, record["schema"])
+    name = record["schema"]
+    cls: type[Message] = getattr(embedded if hasattr(embedded, name) else control_records, name)
     version, data = record["version"], bytes.fromhex(record["hex"])
     if record["version_prefixed"]:
         value, prefix = embedded.decode_versioned(cls, data)

@@ -7,8 +7,8 @@ from typing import Any
 from odradek.wire.kafka.decode import decode
 from odradek.wire.kafka.encode import encode
 from odradek.wire.kafka.headers import header_version
-from odradek.wire.kafka.registry import APIS
 
+from .apis import APIS
 from .case import Record, SkippedError, difference
 from .json_form import Tags, json_form, recorded_tags, unknown_tags
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.conformance.kafka.apis import APIS
 
 from odradek.core.interfaces import Subscription
 from odradek.core.kafka.group_protocol import GroupProtocol, assignors_of, falls_back, group_protocol
@@ -13,7 +14,6 @@ from odradek.core.kafka.versions import BrokerVersions, VersionRange
 from odradek.errors import ConfigError, Unsupported
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.groups import ConsumerGroupHeartbeatResponse, HeartbeatResponse
-from odradek.wire.kafka.registry import APIS
 
 EVERYTHING = {key: VersionRange(*api.versions) for key, api in APIS.items()}
 NEW = BrokerVersions(EVERYTHING, {"group.version": 1})

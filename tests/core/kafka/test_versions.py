@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.conformance.kafka.apis import APIS
 
 from odradek.core.kafka.versions import OLD_RELEASES, BrokerVersions, VersionRange, choose, needs_client_wait
 from odradek.errors import ConfigError, Unsupported
@@ -22,7 +23,6 @@ from odradek.wire.kafka.messages.transactions import (
     InitProducerIdRequest,
     TxnOffsetCommitRequest,
 )
-from odradek.wire.kafka.registry import APIS
 from odradek.wire.kafka.schema import ZERO_UUID
 
 ID = b"1" * 16

@@ -9,10 +9,10 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 from anyio.abc import ByteStream, TaskGroup
+from tests.conformance.kafka.apis import APIS, decode_request, encode_response
 
 from odradek.core.kafka.versions import OLD_RELEASES
 from odradek.io.tcp import memory_pair
-from odradek.wire.kafka.headers import encode_response
 from odradek.wire.kafka.messages.metadata import (
     ApiVersion,
     ApiVersionsRequest,
@@ -20,7 +20,6 @@ from odradek.wire.kafka.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
 )
-from odradek.wire.kafka.registry import APIS, decode_request
 from odradek.wire.kafka.schema import Request, Response
 
 Answer = Response | bytes | None | type[ConnectionAbortedError]
@@ -103,7 +102,7 @@ class Peer:
             return
         if isinstance(answer, Response):
             spoken = 0 if isinstance(answer, ApiVersionsResponse) and answer.error_code == 35 else version
-            data = b"".join(encode_response(answer, spoken, header.correlation_id))
+            data = encode_response(answer, spoken, header.correlation_id)
         elif isinstance(answer, bytes):
             data = answer
         else:

@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 from anyio.abc import ByteStream, TaskGroup
+from tests.conformance.kafka.apis import encode_response
 from tests.frames import FrameReader
 
 from odradek.core.backoff import Backoff
@@ -26,7 +27,7 @@ from odradek.io.tcp import memory_pair
 from odradek.types import Broker, TopicPartition
 from odradek.wire.kafka.decode import decode, decoder
 from odradek.wire.kafka.error_codes import ErrorCode
-from odradek.wire.kafka.headers import RequestHeader, encode_response, header_version
+from odradek.wire.kafka.headers import RequestHeader, header_version
 from odradek.wire.kafka.messages.data import (
     EpochEndOffset,
     FetchableTopicResponse,
@@ -140,7 +141,7 @@ class ScriptedBroker:
         self.requests.append((request, version))
         answer = self.answers.get(api, self.answer)(request, version)
         if isinstance(answer, Response):
-            data = b"".join(encode_response(answer, version, header.correlation_id))
+            data = encode_response(answer, version, header.correlation_id)
         elif answer is not None:
             content = header.correlation_id.to_bytes(4, "big") + answer
             data = len(content).to_bytes(4, "big") + content

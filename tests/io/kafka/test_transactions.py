@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.conformance.kafka.apis import APIS as APIS_BY_KEY
 from tests.io.kafka.answers import metadata_response, topic_response
 from tests.io.kafka.peer import EVERYTHING, Peer
 
@@ -45,7 +46,6 @@ from odradek.wire.kafka.messages.transactions import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
-from odradek.wire.kafka.registry import APIS as APIS_BY_KEY
 
 pytestmark = pytest.mark.anyio
 

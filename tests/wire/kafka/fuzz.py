@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
 from tests import fuzzing
+from tests.conformance.kafka.apis import APIS, decode_request
 from tests.fuzzing import Mutation, cut, double, mutate, remove
 
 from odradek.errors import RemoteProtocolError
@@ -24,7 +25,6 @@ from odradek.wire.kafka.encode import encode
 from odradek.wire.kafka.fetch_response import FetchResponseDecoder
 from odradek.wire.kafka.headers import RequestHeader, ResponseHeader, decode_response, header_version
 from odradek.wire.kafka.messages.data import FetchableTopicResponse, FetchPartitionData, FetchResponse
-from odradek.wire.kafka.registry import APIS, decode_request
 from odradek.wire.kafka.schema import (
     BYTES,
     RECORDS,

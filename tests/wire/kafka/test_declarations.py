@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conformance.kafka.apis import APIS
 
 from odradek.wire.kafka.headers import header_version
-from odradek.wire.kafka.registry import APIS
 from odradek.wire.kafka.schema import Array, Field, Kind, Message, Nested, Primitive, Struct, camel_case, fields_of
 
 CORPUS = Path(__file__).parents[2] / "conformance" / "kafka" / "corpus"

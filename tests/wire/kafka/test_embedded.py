@@ -9,9 +9,7 @@ from odradek.wire.kafka.decode import decode
 from odradek.wire.kafka.embedded import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
-    ControlRecordTypeSchema,
     CooperativeStickyUserData,
-    EndTxnMarker,
     StickyUserData,
     decode_versioned,
     encode_versioned,
@@ -58,8 +56,3 @@ def test_user_data_of_the_sticky_assignors() -> None:
     assert decode(StickyUserData, 1, encode(newer, 1)) == newer
     assert decode(StickyUserData, 0, encode(newer, 0)) == StickyUserData(previous_assignment=OWNED)
     assert encode(CooperativeStickyUserData(generation=5), 0) == b"\0\0\0\5"
-
-
-def test_control_records() -> None:
-    assert decode_versioned(ControlRecordTypeSchema, b"\0\0\0\1") == (ControlRecordTypeSchema(type=1), 0)
-    assert encode_versioned(EndTxnMarker(coordinator_epoch=5), 0) == b"\0\0\0\0\0\5"

@@ -6,12 +6,12 @@ import random
 from collections.abc import Sequence
 
 import pytest
+from tests.conformance.kafka.apis import encode_response
 from tests.wire.kafka import fuzz
 
 from odradek.engine import Buffer
 from odradek.errors import RemoteProtocolError
 from odradek.wire.kafka.fetch_response import FetchResponseDecoder
-from odradek.wire.kafka.headers import encode_response
 from odradek.wire.kafka.messages.common import NodeEndpoint
 from odradek.wire.kafka.messages.data import (
     AbortedTransaction,
@@ -65,7 +65,7 @@ def topics(*partitions: FetchPartitionData) -> tuple[FetchableTopicResponse, ...
 
 def fed(version: int, response: FetchResponse, sinks: Sinks, size: int) -> FetchResponse:
     """Decode in pieces of a size."""
-    data = memoryview(b"".join(encode_response(response, version, 7)) + b"the next")
+    data = memoryview(encode_response(response, version, 7) + b"the next")
     decoder = FetchResponseDecoder(version, 7, sinks.open, MAX_BYTES)
     used = 0
     while not decoder.done:
@@ -143,7 +143,7 @@ def test_a_sink_is_opened_when_the_aborted_transactions_are_known() -> None:
 def test_a_long_section_that_comes_byte_by_byte_is_not_decoded_with_every_byte() -> None:
     aborted = tuple(AbortedTransaction(producer_id=i, first_offset=i) for i in range(500))
     response = FetchResponse(responses=topics(FetchPartitionData(aborted_transactions=aborted, records=b"r" * 9)))
-    data = memoryview(b"".join(encode_response(response, 4, 7)))
+    data = memoryview(encode_response(response, 4, 7))
     sinks = Sinks()
     decoder = FetchResponseDecoder(4, 7, sinks.open, MAX_BYTES)
     sections, attempts = decoder._sections, 0
@@ -175,7 +175,7 @@ def test_what_a_sink_raises_is_passed_on(size: int) -> None:
 
     for index, text in enumerate(("a mistake of the sink", "a mistake of the caller")):
         response = FetchResponse(responses=topics(partition(index, b"x" * 500)))
-        data = memoryview(b"".join(encode_response(response, 12, 7)))
+        data = memoryview(encode_response(response, 12, 7))
         decoder = FetchResponseDecoder(12, 7, broken, MAX_BYTES)
         with pytest.raises(IndexError, match=text):
             for start in range(0, len(data), size):
@@ -190,7 +190,7 @@ def test_partitions_without_a_sink_are_skipped() -> None:
 
 
 def test_record_bytes_are_views_of_what_was_fed() -> None:
-    data = memoryview(b"".join(encode_response(FetchResponse(responses=topics(partition(0, b"x" * 5000))), 12, 7)))
+    data = memoryview(encode_response(FetchResponse(responses=topics(partition(0, b"x" * 5000))), 12, 7))
     owners: list[object] = []
 
     class Owner:
@@ -206,7 +206,7 @@ def test_record_bytes_are_views_of_what_was_fed() -> None:
 def test_no_prefix_of_a_response_is_complete_and_every_shorter_frame_is_refused() -> None:
     rng = random.Random(5)
     for version in VERSIONS:
-        frame = b"".join(encode_response(fuzz.random_value(rng, FetchResponse, version), version, 7))[4:]
+        frame = encode_response(fuzz.random_value(rng, FetchResponse, version), version, 7)[4:]
         for size in range(min(len(frame), 300)):
             decoder = FetchResponseDecoder(version, 7, Sinks().open, MAX_BYTES)
             decoder.feed(memoryview(len(frame).to_bytes(4, "big") + frame[:size]))
@@ -251,7 +251,7 @@ def test_damage_is_refused(version: int, body: str, problem: str, size: int) -> 
 
 
 def test_another_correlation_id_is_refused() -> None:
-    frame = b"".join(encode_response(FetchResponse(), 4, 8))
+    frame = encode_response(FetchResponse(), 4, 8)
     with pytest.raises(RemoteProtocolError, match="correlation id 8, expected 7"):
         FetchResponseDecoder(4, 7, Sinks().open, MAX_BYTES).feed(memoryview(frame))
 
@@ -262,7 +262,7 @@ def test_a_version_that_does_not_exist_is_refused() -> None:
 
 
 def test_a_decoder_says_how_far_it_is() -> None:
-    data = memoryview(b"".join(encode_response(FetchResponse(responses=topics(partition(0, b"x" * 50))), 4, 7)))
+    data = memoryview(encode_response(FetchResponse(responses=topics(partition(0, b"x" * 50))), 4, 7))
     decoder = FetchResponseDecoder(4, 7, Sinks().open, MAX_BYTES)
     decoder.feed(data[:-5])
     assert repr(decoder) == "<FetchResponseDecoder version 4: 0 topics, 5 bytes missing>"

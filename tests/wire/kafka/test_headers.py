@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from tests.conformance.kafka.apis import decode_request, encode_response
+from tests.conformance.kafka.messages.brokers import ControlledShutdownRequest
 
 from odradek.errors import LocalProtocolError, RemoteProtocolError
 from odradek.wire.kafka.headers import (
@@ -10,14 +12,11 @@ from odradek.wire.kafka.headers import (
     RequestHeader,
     decode_response,
     encode_request,
-    encode_response,
     header_version,
 )
-from odradek.wire.kafka.messages.brokers import ControlledShutdownRequest
 from odradek.wire.kafka.messages.data import PartitionProduceData, ProduceRequest, TopicProduceData
 from odradek.wire.kafka.messages.groups import HeartbeatRequest, HeartbeatResponse
 from odradek.wire.kafka.messages.metadata import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
-from odradek.wire.kafka.registry import decode_request
 
 
 def test_a_request_has_its_size_and_header_in_front() -> None:
@@ -63,13 +62,13 @@ def test_large_record_bytes_are_passed_on_and_not_copied() -> None:
 @pytest.mark.parametrize("version", [0, 4])
 def test_a_response_comes_back_with_its_correlation_id(version: int) -> None:
     response = HeartbeatResponse(error_code=25)
-    frame = b"".join(encode_response(response, version, 77))
+    frame = encode_response(response, version, 77)
     assert decode_response(HeartbeatResponse, version, frame[4:]) == (response, 77)
 
 
 def test_an_unsupported_version_is_answered_in_version_0() -> None:
     refused = ApiVersionsResponse(error_code=35, api_keys=(ApiVersion(api_key=18, min_version=0, max_version=2),))
-    frame = b"".join(encode_response(refused, 0, 1))
+    frame = encode_response(refused, 0, 1)
     assert decode_response(ApiVersionsResponse, 4, frame[4:]) == (refused, 1)
 
 

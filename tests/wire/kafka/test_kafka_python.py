@@ -10,12 +10,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.conformance.kafka.apis import APIS
 from tests.wire.kafka import fuzz
 
 from odradek.wire.kafka.decode import decode
 from odradek.wire.kafka.encode import encode
 from odradek.wire.kafka.messages.metadata import ApiVersionsResponse
-from odradek.wire.kafka.registry import APIS
 from odradek.wire.kafka.schema import Message
 
 

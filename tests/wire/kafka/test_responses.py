@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from tests.conformance.kafka.apis import encode_response
 
 from odradek.errors import RemoteProtocolError
-from odradek.wire.kafka.headers import encode_response
 from odradek.wire.kafka.messages.groups import HeartbeatResponse
 from odradek.wire.kafka.messages.metadata import MetadataResponse, MetadataResponseBroker
 from odradek.wire.kafka.responses import FrameDecoder, KafkaResponseDecoder
 
 RESPONSE = MetadataResponse(brokers=(MetadataResponseBroker(node_id=1, host="b", port=9092),))
-FRAME = b"".join(encode_response(RESPONSE, 9, 7))
+FRAME = encode_response(RESPONSE, 9, 7)
 BEHIND = b"the next"
 
 
@@ -42,13 +42,13 @@ def test_a_frame_of_no_bytes_is_refused() -> None:
 
 
 def test_another_correlation_id_is_refused() -> None:
-    frame = b"".join(encode_response(RESPONSE, 9, 8))
+    frame = encode_response(RESPONSE, 9, 8)
     with pytest.raises(RemoteProtocolError, match="MetadataResponse: correlation id 8, expected 7"):
         decoder().feed(memoryview(frame))
 
 
 def test_a_response_that_is_something_else_is_refused() -> None:
-    frame = b"".join(encode_response(HeartbeatResponse(), 4, 7))
+    frame = encode_response(HeartbeatResponse(), 4, 7)
     with pytest.raises(RemoteProtocolError, match="MetadataResponse version 9"):
         decoder().feed(memoryview(frame))
 

@@ -7,6 +7,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conformance.kafka.apis import OWN_APIS
 from tests.wire.kafka import fuzz
 
 from odradek.errors import RemoteProtocolError
@@ -14,15 +15,14 @@ from odradek.wire.kafka import embedded
 from odradek.wire.kafka.decode import decode
 from odradek.wire.kafka.encode import encode
 from odradek.wire.kafka.headers import RequestHeader, ResponseHeader
-from odradek.wire.kafka.registry import APIS
 from odradek.wire.kafka.schema import Message
 
 from .strategies import messages
 
 EMBEDDED = [value for value in vars(embedded).values() if isinstance(value, type) and issubclass(value, Message)]
 MESSAGES: list[type[Message]] = [
-    *(api.request for api in APIS.values()),
-    *(api.response for api in APIS.values()),
+    *(api.request for api in OWN_APIS.values()),
+    *(api.response for api in OWN_APIS.values()),
     *(cls for cls in EMBEDDED if cls is not Message),
     RequestHeader,
     ResponseHeader,

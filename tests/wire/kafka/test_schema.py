@@ -7,11 +7,11 @@ import pickle
 from typing import Annotated, Any
 
 import pytest
+from tests.conformance.kafka.apis import APIS
 
 from odradek.wire.kafka.messages.data import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
 from odradek.wire.kafka.messages.metadata import MetadataRequest
 from odradek.wire.kafka.messages.security import SaslAuthenticateRequest
-from odradek.wire.kafka.registry import APIS
 from odradek.wire.kafka.schema import (
     IGNORABLE,
     STRING,

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conformance.kafka.apis import decode_request, encode_response
+from tests.conformance.kafka.messages.brokers import ControlledShutdownRequest
 
 from odradek.errors import LocalProtocolError, RemoteProtocolError
 from odradek.wire.kafka.decode import decode
@@ -16,8 +18,7 @@ from odradek.wire.kafka.embedded import (
     encode_versioned,
 )
 from odradek.wire.kafka.encode import encode
-from odradek.wire.kafka.headers import ResponseHeader, decode_response, encode_request, encode_response
-from odradek.wire.kafka.messages.brokers import ControlledShutdownRequest
+from odradek.wire.kafka.headers import ResponseHeader, decode_response, encode_request
 from odradek.wire.kafka.messages.common import NodeEndpoint, TopicPartitions
 from odradek.wire.kafka.messages.data import (
     FetchableTopicResponse,
@@ -43,7 +44,6 @@ from odradek.wire.kafka.messages.metadata import (
     MetadataRequestTopic,
     SupportedFeatureKey,
 )
-from odradek.wire.kafka.registry import decode_request
 from odradek.wire.kafka.schema import Request
 
 LINES = (Path(__file__).parent / "vectors" / "record_sets.txt").read_text().splitlines()
@@ -135,7 +135,7 @@ def test_api_versions_3_has_features_in_tags() -> None:
         finalized_features_epoch=5,
         finalized_features=(FinalizedFeatureKey(name="transaction.version", max_version_level=2, min_version_level=1),),
     )
-    frame = b"".join(encode_response(response, 3, 9))[4:]
+    frame = encode_response(response, 3, 9)[4:]
     assert frame[:4] == bytes.fromhex("00000009")  # header version 0: no tags behind the correlation id
     assert frame[4:11] == bytes.fromhex("0000 03 0003 0000")
     assert decode_response(ApiVersionsResponse, 3, frame) == (response, 9)

@@ -1,7 +1,7 @@
-"""Schemas embedded in messages and records: the consumer protocol, user data of assignors, control records.
+"""Schemas embedded in messages: the consumer protocol and the user data of assignors.
 
-None of them has a header. The consumer protocol and transaction markers begin with their version, which
-`encode_versioned` writes and `decode_versioned` reads; the others have it as a field or not at all.
+None of them has a header. The consumer protocol begins with its version, which `encode_versioned` writes and
+`decode_versioned` reads; the user data has none.
 """
 
 from __future__ import annotations
@@ -13,37 +13,23 @@ from odradek.engine import Buffer
 from odradek.errors import RemoteProtocolError
 from odradek.wire.kafka.decode import decoder
 from odradek.wire.kafka.encode import encode
-from odradek.wire.kafka.messages.common import KRaftVersionFeature, TopicPartitions
+from odradek.wire.kafka.messages.common import TopicPartitions
 from odradek.wire.kafka.schema import (
-    I16,
     I32,
-    I64,
     IGNORABLE,
-    U16,
-    ZERO_UUID,
     Bytes,
     Message,
     Str,
-    Struct,
-    Uuid,
     message,
     nullable,
     since,
-    struct,
 )
 
 __all__ = [
     "ConsumerProtocolAssignment",
     "ConsumerProtocolSubscription",
-    "ControlRecordTypeSchema",
     "CooperativeStickyUserData",
-    "EndTxnMarker",
-    "KRaftVersionRecord",
-    "LeaderChangeMessage",
-    "SnapshotFooterRecord",
-    "SnapshotHeaderRecord",
     "StickyUserData",
-    "VotersRecord",
     "decode_versioned",
     "encode_versioned",
 ]
@@ -117,82 +103,3 @@ class CooperativeStickyUserData(Message):
     """User data of the cooperative sticky assignor in a subscription."""
 
     generation: I32 = -1
-
-
-# ---- control records ----------------------------------------------------------------------------------------
-
-
-@struct
-class LeaderChangeMessageVoter(Struct):
-    voter_id: I32 = 0
-    voter_directory_id: Annotated[Uuid, since(1)] = ZERO_UUID
-
-
-@message(versions=(0, 1), flexible=0)
-class LeaderChangeMessage(Message):
-    """Value of a control record of type 2: a new leader of a KRaft log."""
-
-    version: I16 = 0
-    leader_id: I32 = 0
-    voters: tuple[LeaderChangeMessageVoter, ...] = ()
-    granting_voters: tuple[LeaderChangeMessageVoter, ...] = ()
-
-
-@message(versions=(0, 0), flexible=0)
-class SnapshotHeaderRecord(Message):
-    """Value of a control record of type 3."""
-
-    version: I16 = 0
-    last_contained_log_timestamp: I64 = 0
-
-
-@message(versions=(0, 0), flexible=0)
-class SnapshotFooterRecord(Message):
-    """Value of a control record of type 4."""
-
-    version: I16 = 0
-
-
-@message(versions=(0, 0), flexible=0)
-class KRaftVersionRecord(Message):
-    """Value of a control record of type 5."""
-
-    version: I16 = 0
-    k_raft_version: I16 = 0
-
-
-@struct
-class VotersRecordEndpoint(Struct):
-    name: Str = ""
-    host: Str = ""
-    port: U16 = 0
-
-
-@struct
-class VotersRecordVoter(Struct):
-    voter_id: I32 = 0
-    voter_directory_id: Uuid = ZERO_UUID
-    endpoints: tuple[VotersRecordEndpoint, ...] = ()
-    k_raft_version_feature: KRaftVersionFeature = KRaftVersionFeature()
-
-
-@message(versions=(0, 0), flexible=0)
-class VotersRecord(Message):
-    """Value of a control record of type 6: the voters of a KRaft log."""
-
-    version: I16 = 0
-    voters: tuple[VotersRecordVoter, ...] = ()
-
-
-@message(versions=(0, 0), flexible=None)
-class EndTxnMarker(Message):
-    """Value of a control record of type 0 (abort) or 1 (commit)."""
-
-    coordinator_epoch: I32 = 0
-
-
-@message(versions=(0, 0), flexible=None)
-class ControlRecordTypeSchema(Message):
-    """Key of a control record."""
-
-    type: I16 = 0

@@ -33,7 +33,6 @@ __all__ = [
     "ResponseHeader",
     "decode_response",
     "encode_request",
-    "encode_response",
     "header_version",
 ]
 
@@ -75,7 +74,7 @@ def header_version(cls: type[Message], version: int) -> int:
     return spec.is_flexible(version) + (spec.side == "request")
 
 
-# ---- the client's side --------------------------------------------------------------------------------------
+# ---- frames -------------------------------------------------------------------------------------------------
 
 
 def encode_request(
@@ -90,13 +89,30 @@ def encode_request(
         ValueError: There is no such version.
     """
     start = _REQUEST_START.pack(request.SPEC.key, version, correlation_id)
-    return _frame(start + _header_end(header_version(type(request), version), client_id), request, version)
+    parts: list[Buffer] = [start + _header_end(header_version(type(request), version), client_id)]
+    encoder(type(request), version)(request, parts.append)
+    size = sum(map(len, parts))
+    parts.insert(0, _SIZE.pack(size))
+    return [b"".join(parts)] if size < WHOLE_BYTES else _joined(parts)
 
 
 @lru_cache(maxsize=100)
 def _header_end(version: int, client_id: str | None) -> bytes:
     """Return what follows the correlation id in the header of a request: the same in every request of a client."""
     return encode(RequestHeader(client_id=client_id), version)[_REQUEST_START.size :]
+
+
+def _joined(parts: list[Buffer]) -> list[Buffer]:
+    """Join adjacent small buffers."""
+    joined: list[Buffer] = []
+    small: list[Buffer] = []
+    for part in parts:
+        if len(part) < WHOLE_BYTES:
+            small.append(part)
+            continue
+        joined += [b"".join(small), part]
+        small = []
+    return [*joined, b"".join(small)] if small else joined
 
 
 def decode_response(cls: type[R], version: int, frame: Buffer) -> tuple[R, int]:
@@ -123,36 +139,3 @@ def _refused_version(cls: type[R], frame: Buffer, start: int) -> R:
         return decode(cls, 0, frame, start)
     except RemoteProtocolError:
         return decode(cls, 0, _UNSUPPORTED_VERSION + _NO_KEYS)
-
-
-# ---- the broker's side --------------------------------------------------------------------------------------
-
-
-def encode_response(response: Response, version: int, correlation_id: int) -> list[Buffer]:
-    """Encode a frame of a response, as `encode_request` does for a request."""
-    header = encode(ResponseHeader(correlation_id=correlation_id), header_version(type(response), version))
-    return _frame(header, response, version)
-
-
-# ---- frames -------------------------------------------------------------------------------------------------
-
-
-def _frame(header: bytes, body: Request[Any] | Response, version: int) -> list[Buffer]:
-    parts: list[Buffer] = [header]
-    encoder(type(body), version)(body, parts.append)
-    size = sum(map(len, parts))
-    parts.insert(0, _SIZE.pack(size))
-    return [b"".join(parts)] if size < WHOLE_BYTES else _joined(parts)
-
-
-def _joined(parts: list[Buffer]) -> list[Buffer]:
-    """Join adjacent small buffers."""
-    joined: list[Buffer] = []
-    small: list[Buffer] = []
-    for part in parts:
-        if len(part) < WHOLE_BYTES:
-            small.append(part)
-            continue
-        joined += [b"".join(small), part]
-        small = []
-    return [*joined, b"".join(small)] if small else joined

@@ -13,7 +13,6 @@ from tests.wire.kafka.records.reading import read
 from odradek import engine as engines
 from odradek.wire import lz4
 from odradek.wire.compression import CompressionType
-from odradek.wire.kafka.embedded import EndTxnMarker, encode_versioned
 from odradek.wire.kafka.records.batch import batch_header, control_type
 from odradek.wire.kafka.records.encode import encode_batch, encode_message_set
 
@@ -80,7 +79,7 @@ def test_the_log_append_time_of_a_wrapper_replaces_the_times_of_its_messages() -
 def test_both_markers_end_a_transaction_and_are_not_delivered(kind: int) -> None:
     key = b"\0\0" + kind.to_bytes(2, "big")
     data = encode_batch(
-        [encode_versioned(EndTxnMarker(coordinator_epoch=5), 0)], [key], None, [123456],
+        [bytes.fromhex("0000 00000005")], [key], None, [123456],
         producer_id=4000, producer_epoch=3, is_transactional=True, is_control=True, base_offset=50,
     )  # fmt: skip
     header = batch_header(memoryview(data))

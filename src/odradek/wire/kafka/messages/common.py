@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from odradek.wire.kafka.schema import I16, I32, U16, ZERO_UUID, Str, Struct, Uuid, nullable, struct
+from odradek.wire.kafka.schema import I32, ZERO_UUID, Str, Struct, Uuid, nullable, struct
 
 
 @struct
@@ -22,13 +22,6 @@ class TopicPartitions(Struct):
 
 
 @struct
-class Listener(Struct):
-    name: Str = ""
-    host: Str = ""
-    port: U16 = 0
-
-
-@struct
 class TopicIdPartitions(Struct):
     topic_id: Uuid = ZERO_UUID
     partitions: tuple[I32, ...] = ()
@@ -39,9 +32,3 @@ class DescribedTopicPartitions(Struct):
     topic_id: Uuid = ZERO_UUID
     topic_name: Str = ""
     partitions: tuple[I32, ...] = ()
-
-
-@struct
-class KRaftVersionFeature(Struct):
-    min_supported_version: I16 = 0
-    max_supported_version: I16 = 0

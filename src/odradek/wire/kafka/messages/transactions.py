@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 from odradek.wire.kafka.schema import (
-    I8,
     I16,
     I32,
     I64,
@@ -129,52 +128,6 @@ class EndTxnResponse(Response):
     error_code: I16 = 0
     producer_id: Annotated[I64, since(5), IGNORABLE] = -1
     producer_epoch: Annotated[I16, since(5), IGNORABLE] = -1
-
-
-@struct
-class WritableTxnMarkerTopic(Struct):
-    name: Str = ""
-    partition_indexes: tuple[I32, ...] = ()
-
-
-@struct
-class WritableTxnMarker(Struct):
-    producer_id: I64 = 0
-    producer_epoch: I16 = 0
-    transaction_result: Bool = False
-    topics: tuple[WritableTxnMarkerTopic, ...] = ()
-    coordinator_epoch: I32 = 0
-    transaction_version: Annotated[I8, since(2), IGNORABLE] = 0
-
-
-@message(key=27, side="request", versions=(0, 2), flexible=1)
-class WriteTxnMarkersRequest(Request["WriteTxnMarkersResponse"]):
-    """Write the markers that end transactions."""
-
-    markers: tuple[WritableTxnMarker, ...] = ()
-
-
-@struct
-class WritableTxnMarkerPartitionResult(Struct):
-    partition_index: I32 = 0
-    error_code: I16 = 0
-
-
-@struct
-class WritableTxnMarkerTopicResult(Struct):
-    name: Str = ""
-    partitions: tuple[WritableTxnMarkerPartitionResult, ...] = ()
-
-
-@struct
-class WritableTxnMarkerResult(Struct):
-    producer_id: I64 = 0
-    topics: tuple[WritableTxnMarkerTopicResult, ...] = ()
-
-
-@message(key=27, side="response", versions=(0, 2), flexible=1)
-class WriteTxnMarkersResponse(Response):
-    markers: tuple[WritableTxnMarkerResult, ...] = ()
 
 
 @struct

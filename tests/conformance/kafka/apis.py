@@ -1,32 +1,25 @@
-"""Table of all APIs, and the decoder of requests of any API, as a broker needs it."""
+"""The messages of all APIs of Kafka 0.8 to 4.3, in both directions, as a broker needs them."""
 
 from __future__ import annotations
 
 import struct as binary
-from collections.abc import Iterator
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from odradek.engine import Buffer
 from odradek.errors import RemoteProtocolError
 from odradek.wire.kafka.decode import decode, decoder
-from odradek.wire.kafka.headers import RequestHeader, header_version
-from odradek.wire.kafka.messages import (
-    admin,
-    brokers,
-    data,
-    groups,
-    metadata,
-    security,
-    share_groups,
-    transactions,
-)
+from odradek.wire.kafka.encode import encode
+from odradek.wire.kafka.headers import RequestHeader, ResponseHeader, header_version
+from odradek.wire.kafka.messages import admin, data, groups, metadata, security, share_groups, transactions
 from odradek.wire.kafka.schema import Request, Response, response_of
 
-__all__ = ["APIS", "Api", "decode_request"]
+from .messages import brokers, quorum, share_state, streams_groups, telemetry
 
 _START = binary.Struct(">hh")
 
-_FAMILIES = (data, metadata, groups, transactions, security, admin, share_groups, brokers)
+_FAMILIES = (data, metadata, groups, transactions, security, admin, share_groups)
+_OTHERS = (brokers, quorum, share_state, streams_groups, telemetry)
 
 
 class Api(NamedTuple):
@@ -47,14 +40,16 @@ def _api(request: type[Request[Any]]) -> Api:
     return Api(request.SPEC.key, request.SPEC.name, request, response_of(request))
 
 
-def _requests() -> Iterator[type[Request[Any]]]:
-    for family in _FAMILIES:
-        for value in vars(family).values():
-            if isinstance(value, type) and issubclass(value, Request) and value is not Request:
-                yield value
+def _apis(*families: ModuleType) -> dict[int, Api]:
+    declared = [value for family in families for value in vars(family).values() if isinstance(value, type)]
+    requests = [cls for cls in declared if issubclass(cls, Request) and cls is not Request]
+    return {api.key: api for api in sorted(map(_api, requests))}
 
 
-APIS = {api.key: api for api in sorted(map(_api, _requests()))}
+OWN_APIS = _apis(*_FAMILIES)
+"""The APIs that odradek declares, by their keys."""
+
+APIS = dict(sorted((OWN_APIS | _apis(*_OTHERS)).items()))
 """Every API by its key."""
 
 
@@ -75,3 +70,10 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, Request[Any]]:
         raise RemoteProtocolError(f"unknown request: API key {key}, version {version}")
     header, start = decoder(RequestHeader, header_version(api.request, version))(frame, 0)
     return header, decode(api.request, version, frame, start)
+
+
+def encode_response(response: Response, version: int, correlation_id: int) -> bytes:
+    """Encode a frame: the size, the header and the body of a response."""
+    header = ResponseHeader(correlation_id=correlation_id)
+    frame = encode(header, header_version(type(response), version)) + encode(response, version)
+    return len(frame).to_bytes(4, "big") + frame

@@ -1,0 +1,24 @@
+"""Structs that several of these messages have in common."""
+
+from __future__ import annotations
+
+from odradek.wire.kafka.schema import (
+    I16,
+    U16,
+    Str,
+    Struct,
+    struct,
+)
+
+
+@struct
+class Listener(Struct):
+    name: Str = ""
+    host: Str = ""
+    port: U16 = 0
+
+
+@struct
+class KRaftVersionFeature(Struct):
+    min_supported_version: I16 = 0
+    max_supported_version: I16 = 0
