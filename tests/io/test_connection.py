@@ -13,6 +13,7 @@ import pytest
 from anyio import wait_all_tasks_blocked
 from anyio.abc import ByteStream, SocketAttribute
 from anyio.lowlevel import checkpoint
+from tests.memory_pair import memory_pair
 
 from odradek.core.backoff import Backoff
 from odradek.errors import (
@@ -30,7 +31,6 @@ from odradek.io import connection as module
 from odradek.io import transport
 from odradek.io.connection import CONNECTION, Connection, ConnectionOptions, State
 from odradek.io.requests import COALESCE_BYTES, RECONNECT, Handshake, InFlightRequest, RequestQueue, coalesce
-from odradek.io.tcp import memory_pair
 
 from .limits import end_time_limits
 
@@ -957,12 +957,12 @@ def shaking(net: Net) -> Connection:
 
 async def test_requests_wait_for_the_handshake_and_are_encoded_for_what_it_agreed_on(net: Net) -> None:
     async with no_leak(), shaking(net) as connection:
-        first = connection.submit_request(Versioned(b"a"), deadline_s=30)
+        first = connection.submit((), None, deadline_s=30, request=Versioned(b"a"))
         assert connection.queued_bytes == 2
         peer = await net.peers.receive()
         assert await peer.receive() == b"v?"
         assert connection.state is State.HANDSHAKING
-        second = connection.submit_request(Versioned(b"b"), deadline_s=30)
+        second = connection.submit((), None, deadline_s=30, request=Versioned(b"b"))
         await peer.send(b"2")
         assert await peer.receive() == b"v!"
         await peer.send(b"Y")
@@ -975,7 +975,7 @@ async def test_requests_wait_for_the_handshake_and_are_encoded_for_what_it_agree
 async def test_a_new_connection_shakes_hands_again_and_later_requests_follow_it(net: Net) -> None:
     async with no_leak(), shaking(net) as connection:
         for version in (b"1", b"3"):
-            pending = connection.submit_request(Versioned(b"a"), deadline_s=30)
+            pending = connection.submit((), None, deadline_s=30, request=Versioned(b"a"))
             async with await net.peers.receive() as peer:
                 await read(peer, 2)
                 await peer.send(version)
@@ -988,7 +988,7 @@ async def test_a_new_connection_shakes_hands_again_and_later_requests_follow_it(
 async def test_a_request_that_cannot_be_encoded_fails_alone_and_unsent(net: Net) -> None:
     async with no_leak(), shaking(net) as connection:
         requests = [Versioned(body) for body in (b"a", b"new", b"b")]
-        before, new, after = (connection.submit_request(request, deadline_s=30) for request in requests)
+        before, new, after = (connection.submit((), None, deadline_s=30, request=request) for request in requests)
         peer = await net.peers.receive()
         await peer.send(b"1")
         assert await read(peer, 4) == b"v?v!"
@@ -1001,7 +1001,7 @@ async def test_a_request_that_cannot_be_encoded_fails_alone_and_unsent(net: Net)
 
 async def test_a_defect_of_an_encoder_fails_its_request_alone(net: Net) -> None:
     async with connected(net) as connection:
-        broken = connection.submit_request(Versioned(b"a"), deadline_s=30)
+        broken = connection.submit((), None, deadline_s=30, request=Versioned(b"a"))
         fine = ask(connection, b"b")
         assert await outcome(broken) == (InternalError, False)
         await (await net.peers.receive()).send(b"1")
@@ -1011,7 +1011,7 @@ async def test_a_defect_of_an_encoder_fails_its_request_alone(net: Net) -> None:
 async def test_a_refused_handshake_fails_what_is_queued_with_its_reason_and_backs_off(net: Net) -> None:
     async with no_leak(), shaking(net) as connection:
         for attempt in range(2):
-            pending = connection.submit_request(Versioned(b"a"), deadline_s=30)
+            pending = connection.submit((), None, deadline_s=30, request=Versioned(b"a"))
             peer = await net.peers.receive()
             await peer.send(b"2")
             assert await read(peer, 4) == b"v?v!"
@@ -1026,7 +1026,7 @@ async def test_a_refused_handshake_fails_what_is_queued_with_its_reason_and_back
 
 async def test_a_peer_that_hangs_up_in_the_handshake_is_backed_off_from(net: Net) -> None:
     async with no_leak(), shaking(net) as connection:
-        pending = connection.submit_request(Versioned(b"a"), deadline_s=30)
+        pending = connection.submit((), None, deadline_s=30, request=Versioned(b"a"))
         async with await net.peers.receive() as peer:
             await peer.send(b"2")
         assert await outcome(pending) == (ConnectionLost, False)
@@ -1036,7 +1036,7 @@ async def test_a_peer_that_hangs_up_in_the_handshake_is_backed_off_from(net: Net
 async def test_a_peer_that_is_silent_in_the_handshake_costs_the_connection(net: Net) -> None:
     options = ConnectionOptions(connect_timeout_s=0.02, backoff=Backoff(0, 1, 5))
     async with no_leak(), Connection("b", 1, connect=net.dial, handshake=hello, options=options) as connection:
-        pending = connection.submit_request(Versioned(b"a"), deadline_s=30)
+        pending = connection.submit((), None, deadline_s=30, request=Versioned(b"a"))
         assert await outcome(pending) == (DeadlineError, False)
 
 
@@ -1078,7 +1078,7 @@ def hello_again() -> Handshake:
 
 async def test_a_handshake_may_continue_on_another_connection_and_nothing_queued_fails(net: Net) -> None:
     async with no_leak(), Connection("b", 1, connect=net.dial, handshake=hello_again) as connection:
-        pending = connection.submit_request(Versioned(b"a"), deadline_s=30)
+        pending = connection.submit((), None, deadline_s=30, request=Versioned(b"a"))
         async with await net.peers.receive() as first:
             assert await first.receive() == b"v?"
         second = await net.peers.receive()
@@ -1092,13 +1092,13 @@ async def test_a_handshake_may_continue_on_another_connection_and_nothing_queued
 
 async def test_a_handshake_that_wants_another_connection_fails_when_there_is_none(net: Net) -> None:
     async with no_leak(), Connection("b", 1, connect=net.dial, handshake=hello_again, options=AT_ONCE) as connection:
-        pending = connection.submit_request(Versioned(b"a"), deadline_s=30)
+        pending = connection.submit((), None, deadline_s=30, request=Versioned(b"a"))
         async with await net.peers.receive() as peer:
             assert await peer.receive() == b"v?"
             net.refusal = Unreachable("tcp", "b:1", "refused")
         assert await outcome(pending) == (Unreachable, False)
         net.refusal = None
-        connection.submit_request(Versioned(b"b"), deadline_s=30)
+        connection.submit((), None, deadline_s=30, request=Versioned(b"b"))
         assert await (await net.peers.receive()).receive() == b"v?"  # from the beginning
 
 
@@ -1110,7 +1110,7 @@ async def test_a_handshake_without_an_answer_to_the_loss_of_its_connection_is_a_
             yield Hello(b"v!", Fixed(1))
 
     async with no_leak(), Connection("b", 1, connect=net.dial, handshake=stubborn, options=AT_ONCE) as connection:
-        pending = connection.submit_request(Versioned(b"a"), deadline_s=30)
+        pending = connection.submit((), None, deadline_s=30, request=Versioned(b"a"))
         async with await net.peers.receive() as peer:
             await peer.receive()
         assert await outcome(pending) == (InternalError, False)
@@ -1124,7 +1124,7 @@ async def test_bytes_that_are_no_response_reach_the_handshake_as_an_error(net: N
             raise Unsupported("this peer", "another protocol") from error
 
     async with no_leak(), Connection("b", 1, connect=net.dial, handshake=strict, options=AT_ONCE) as connection:
-        pending = connection.submit_request(Versioned(b"a"), deadline_s=30)
+        pending = connection.submit((), None, deadline_s=30, request=Versioned(b"a"))
         await (await net.peers.receive()).send(b"X")
         assert await outcome(pending) == (Unsupported, False)
 
@@ -1132,14 +1132,14 @@ async def test_bytes_that_are_no_response_reach_the_handshake_as_an_error(net: N
 async def test_a_second_handshake_on_a_live_connection_holds_requests_back(net: Net) -> None:
     async with no_leak(), shaking(net) as connection:
         assert not connection.renew_handshake(hello())  # there is no connection yet
-        before = connection.submit_request(Versioned(b"a"), deadline_s=30)
+        before = connection.submit((), None, deadline_s=30, request=Versioned(b"a"))
         peer = await net.peers.receive()
         await peer.send(b"2")
         assert await read(peer, 4) == b"v?v!"
         await peer.send(b"Y")
         assert await read(peer, 2) == b"2a"
         assert connection.renew_handshake(hello())
-        after = connection.submit_request(Versioned(b"b"), deadline_s=30)
+        after = connection.submit((), None, deadline_s=30, request=Versioned(b"b"))
         assert await peer.receive() == b"v?"
         await peer.send(b"13")
         assert await outcome(before) == b"1"
@@ -1153,14 +1153,14 @@ async def test_a_second_handshake_on_a_live_connection_holds_requests_back(net: 
 
 async def test_a_second_handshake_that_is_refused_costs_the_connection(net: Net) -> None:
     async with no_leak(), shaking(net) as connection:
-        first = connection.submit_request(Versioned(b"a"), deadline_s=30)
+        first = connection.submit((), None, deadline_s=30, request=Versioned(b"a"))
         peer = await net.peers.receive()
         await shake(peer, b"2")
         assert await read(peer, 2) == b"2a"
         await peer.send(b"1")
         assert await outcome(first) == b"1"
         assert connection.renew_handshake(hello())
-        second = connection.submit_request(Versioned(b"b"), deadline_s=30)
+        second = connection.submit((), None, deadline_s=30, request=Versioned(b"b"))
         await shake(peer, b"2", b"N")
         assert await outcome(second) == (Unsupported, False)
         assert connection.statistics().losses == 1
@@ -1231,7 +1231,7 @@ async def test_a_request_without_bytes_waits_for_the_handshake_only(net: Net) ->
             return [], None
 
     async with no_leak(), shaking(net) as connection:
-        pending: InFlightRequest[None] = connection.submit_request(Nothing(), deadline_s=30)
+        pending: InFlightRequest[None] = connection.submit((), None, deadline_s=30, request=Nothing())
         await shake(await net.peers.receive(), b"2")
         assert await outcome(pending) is None
         assert connection.session == 2

@@ -11,6 +11,7 @@ import pytest
 from anyio.abc import ByteStream, TaskGroup
 from anyio.lowlevel import checkpoint
 from tests.frames import FrameReader
+from tests.memory_pair import memory_pair
 
 from odradek.core.backoff import Backoff
 from odradek.core.interfaces import (
@@ -38,7 +39,6 @@ from odradek.errors import (
 )
 from odradek.io.connection import Connection, ConnectionOptions, State
 from odradek.io.kafka07.broker_client import BrokerClientOptions, Kafka07BrokerClient
-from odradek.io.tcp import memory_pair
 from odradek.types import EARLIEST, LATEST, AtTime, Broker, Position, TopicPartition
 from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set
 from odradek.wire.kafka07.requests import Fetch, MultiFetch, MultiProduce, Offsets, Produce, Request, decode_request

@@ -7,7 +7,6 @@ from typing import Any
 
 import anyio
 import pytest
-from anyio import wait_all_tasks_blocked
 from anyio.abc import SocketAttribute, SocketStream
 from anyio.lowlevel import checkpoint
 from anyio.streams.stapled import MultiListener
@@ -192,82 +191,3 @@ async def test_a_timeout_says_at_which_step(monkeypatch: pytest.MonkeyPatch, fun
     with pytest.raises(Unreachable, match="no answer within") as caught:
         await tcp.connect("127.0.0.1", 1, 0.2)
     assert caught.value.step == step
-
-
-# ---- memory_pair ---------------------------------------------------------------------------------------------
-
-
-async def test_what_one_sends_the_other_receives() -> None:
-    near, far = tcp.memory_pair()
-    await near.send(b"ping")
-    await far.send(b"pong")
-    assert (await far.receive(2), await far.receive()) == (b"pi", b"ng")
-    assert await near.receive() == b"pong"
-
-
-async def test_receive_waits_for_bytes() -> None:
-    near, far = tcp.memory_pair()
-    async with anyio.create_task_group() as group:
-        group.start_soon(far.send, b"late")
-        assert await near.receive() == b"late"
-
-
-async def test_a_full_pipe_holds_the_sender_until_it_is_read() -> None:
-    near, far = tcp.memory_pair(capacity=4)
-    sent = anyio.Event()
-
-    async def send() -> None:
-        await near.send(b"0123456789")
-        sent.set()
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(send)
-        await wait_all_tasks_blocked()
-        assert not sent.is_set()
-        received = b""
-        while len(received) < 10:
-            received += await far.receive()
-        await sent.wait()
-    assert received == b"0123456789"
-
-
-async def test_eof_comes_after_the_bytes_and_closes_one_direction_only() -> None:
-    near, far = tcp.memory_pair()
-    await near.send(b"last")
-    await near.send_eof()
-    assert await far.receive() == b"last"
-    with pytest.raises(anyio.EndOfStream):
-        await far.receive()
-    await far.send(b"still open")
-    assert await near.receive() == b"still open"
-
-
-async def test_close_ends_the_peers_reads_and_breaks_its_writes() -> None:
-    near, far = tcp.memory_pair()
-    await near.aclose()
-    with pytest.raises(anyio.EndOfStream):
-        await far.receive()
-    with pytest.raises(anyio.BrokenResourceError):
-        await far.send(b"x")
-    for use in (near.receive(), near.send(b"x")):
-        with pytest.raises(anyio.ClosedResourceError):
-            await use
-
-
-@pytest.mark.parametrize("closer", ["itself", "its peer"])
-async def test_close_wakes_a_blocked_sender(closer: str) -> None:
-    near, far = tcp.memory_pair(capacity=1)
-    caught: list[type[Exception]] = []
-
-    async def send() -> None:
-        try:
-            await near.send(b"too much")
-        except (anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
-            caught.append(type(error))
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(send)
-        await wait_all_tasks_blocked()
-        await (near if closer == "itself" else far).aclose()
-        await checkpoint()
-    assert caught == [anyio.ClosedResourceError if closer == "itself" else anyio.BrokenResourceError]

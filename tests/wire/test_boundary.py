@@ -241,7 +241,7 @@ def test_a_log_that_ends_too_early_proves_nothing() -> None:
     assert isinstance(search.result, Unproved)
     assert search.wanted is None
     search.feed(b"more")
-    assert search.looked_at == 13
+    assert isinstance(search.result, Unproved)
 
 
 # ---- checksums -----------------------------------------------------------------------------------------------

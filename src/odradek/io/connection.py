@@ -152,10 +152,6 @@ class Connection:
             self._pipeline.request_queued()
         return pending
 
-    def submit_request(self, request: RequestEncoder[T], *, deadline_s: float) -> InFlightRequest[T]:
-        """Queue a request that is encoded when it leaves the queue, for the session of the handshake. See `submit`."""
-        return self.submit((), None, deadline_s=deadline_s, request=request)
-
     def renew_handshake(self, handshake: Handshake) -> bool:
         """Run another handshake on the live connection: nothing else is sent until it has returned another session.
 

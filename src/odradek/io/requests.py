@@ -92,7 +92,7 @@ class InFlightRequest(Generic[T]):
     Args:
         number: Grows from request to request.
         buffers, reply: See `Connection.submit`.
-        request: Instead of them, what is to be encoded: see `Connection.submit_request`.
+        request: Instead of them, what is to be encoded when it leaves the queue, for the session of the handshake.
         size: Bytes it takes on the wire.
         deadline: When it fails, by the loop's clock (s).
         limit_s: Seconds from its submission to its deadline; grows with it.

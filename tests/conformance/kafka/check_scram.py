@@ -9,14 +9,13 @@ from typing import Any
 from odradek.core.kafka.sasl.scram import (
     Keys,
     Scram,
-    parse_client_final,
-    parse_client_first,
     parse_server_final,
     parse_server_first,
 )
 from odradek.errors import AuthFailed
 
 from .case import Record
+from .scram_server import parse_client_final, parse_client_first
 
 PARSERS: dict[str, Callable[[str], Mapping[str, object]]] = {
     "client_first": lambda text: (lambda m: {"sasl_name": m.user, "nonce": m.nonce, "authzid": m.authorize_as})(
@@ -69,7 +68,7 @@ def _check_exchange(line: Mapping[str, Any]) -> list[str]:
         "server_key": keys.server_key.hex(),
         "client_proof": keys.client_proof(auth).hex(),
         "server_signature": keys.server_signature(auth).hex(),
-        "client_first_bare": scram.client_first(line["client_nonce"]).bare,
+        "client_first_bare": scram.client_first(line["client_nonce"]),
         "server_final": f"v={b64encode(keys.server_signature(auth)).decode()}",
     }
     exchange = scram.exchange(line["client_nonce"])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Iterator
 from typing import Any
 
-from odradek.wire.kafka.schema import UUID, Array, Field, Kind, Nested, Struct, camel_case, fields_of
+from odradek.wire.kafka.schema import UUID, Array, Field, Kind, Nested, Struct, fields_of
 
-__all__ = ["json_form", "recorded_tags", "unknown_tags"]
+__all__ = ["camel_case", "json_form", "recorded_tags", "unknown_tags"]
 
 
 def json_form(value: Struct, version: int) -> dict[str, Any]:
@@ -61,3 +62,8 @@ def _structs(field: Field, value: Any) -> Iterator[tuple[Struct, str]]:
         yield value, name
     elif isinstance(value, tuple):
         yield from ((item, f"{name}[{index}]") for index, item in enumerate(value) if isinstance(item, Struct))
+
+
+def camel_case(name: str) -> str:
+    """A field's name in Kafka: `topicId` for `topic_id`."""
+    return re.sub("_([a-z])", lambda letter: letter[1].upper(), name)

@@ -52,7 +52,7 @@ def versions(broker: str) -> BrokerVersions:
             {
                 *("timestamps", "groups", "time_index", "idempotence", "transactions", "read_committed"),
                 *("fetch_sessions", "zstd", "static_members", "epoch_bump", "group_fencing", "leader_epochs"),
-                *("sasl_requests", "rack_aware_fetch"),
+                "sasl_requests",
             },
         ),
         (
@@ -61,8 +61,7 @@ def versions(broker: str) -> BrokerVersions:
             {
                 *("timestamps", "groups", "time_index", "idempotence", "transactions", "read_committed"),
                 *("fetch_sessions", "zstd", "static_members", "epoch_bump", "group_fencing", "leader_epochs"),
-                *("sasl_requests", "rack_aware_fetch", "topic_ids", "transactions_v2", "consumer_protocol"),
-                *("share_groups", "group_lists"),
+                *("sasl_requests", "transactions_v2", "consumer_protocol", "group_lists"),
             },
         ),
     ],
@@ -70,21 +69,12 @@ def versions(broker: str) -> BrokerVersions:
 def test_what_a_recorded_broker_can_do(broker: str, magic: int, abilities: set[str]) -> None:
     known = versions(broker)
     asked = (
-        *(
-            "timestamps",
-            "groups",
-            "time_index",
-            "idempotence",
-            "transactions",
-            "read_committed",
-            "fetch_sessions",
-            "zstd",
-        ),
-        *("static_members", "epoch_bump", "group_fencing", "leader_epochs", "sasl_requests", "rack_aware_fetch"),
-        *("topic_ids", "transactions_v2", "consumer_protocol", "share_groups", "group_lists"),
+        *("timestamps", "groups", "time_index", "idempotence", "transactions", "read_committed"),
+        *("fetch_sessions", "zstd", "static_members", "epoch_bump", "group_fencing", "leader_epochs"),
+        *("sasl_requests", "transactions_v2", "consumer_protocol", "group_lists"),
     )
     assert {name for name in asked if getattr(known, f"has_{name}")} == abilities
-    assert (known.produce_magic, known.fetch_magic) == (magic, magic)
+    assert known.produce_magic == magic
 
 
 @pytest.mark.parametrize("broker", BROKERS)
@@ -95,9 +85,12 @@ def test_recorded_metadata_becomes_routing_tables(broker: str) -> None:
         table, changes = table.apply(response, [topic.name or "" for topic in response.topics])
         assert not changes.bootstrap_again
         for topic in response.topics:
-            for n in table.led_partitions(topic.name or ""):
-                led += 1
-                assert table.leader(TopicPartition(topic.name or "", n)) is not None
+            for partition in topic.partitions:
+                leader = table.leader(TopicPartition(topic.name or "", partition.partition_index))
+                assert (None if leader is None else leader.node_id) == (
+                    partition.leader_id if partition.leader_id in table.brokers else None
+                )
+                led += leader is not None
     assert led > 0 and table.brokers
 
 

@@ -11,7 +11,6 @@ from odradek.core.kafka.consumer_group_member import CONSUMER_GROUP_MEMBER, Cons
 from odradek.core.kafka.fetch_session import SESSION, FetchSessionState
 from odradek.core.kafka.lightweight_consumer import LIGHTWEIGHT_CONSUMER, LightweightConsumerState
 from odradek.core.kafka.member_states import MEMBER, ClassicMemberState
-from odradek.core.kafka.share import SHARE_SESSION, ShareSessionState
 from odradek.core.kafka.transaction_states import TRANSACTION, TransactionalProducerState
 from odradek.core.states import Machine
 from odradek.errors import LocalProtocolError
@@ -21,7 +20,6 @@ ENDS: dict[str, tuple[Machine[Any, Any], set[Enum]]] = {
     "consumer group member": (CONSUMER_GROUP_MEMBER, {ConsumerGroupState.LEFT}),
     "transaction": (TRANSACTION, {TransactionalProducerState.FATAL}),
     "fetch session": (SESSION, {FetchSessionState.OFF}),
-    "share session": (SHARE_SESSION, {ShareSessionState.CLOSED}),
     "lightweight consumer": (LIGHTWEIGHT_CONSUMER, {LightweightConsumerState.STOPPED}),
 }
 STARTS = {FetchSessionState.OFF}  # a session that is switched off begins there

@@ -65,14 +65,14 @@ def test_a_first_answer_says_who_leads() -> None:
     assert new.leader(ORDERS_0) == BrokerEndpoint(1, "b1", 9092, "r1")
     assert changes.moved == {ORDERS_0, ORDERS_1}
     assert (new.cluster_id, new.controller_id) == ("c", 1)
-    assert new.led_partitions("orders") == [0, 1]
+    assert sorted(new.topics["orders"].partitions) == [0, 1]
     assert new.replica_racks("orders") == [{"r1", "r2"}, {"r2"}]
 
 
 def test_what_is_not_known_has_no_leader() -> None:
     empty = KafkaRoutingTable()
     assert empty.partition(ORDERS_0) is None and empty.leader(ORDERS_0) is None
-    assert empty.led_partitions("orders") == [] and empty.replica_racks("orders") == []
+    assert empty.replica_racks("orders") == []
     assert empty.topic_name(ID_1) is None
     assert table(topic("orders", (9, 1))).leader(ORDERS_0) is None  # the broker is not in the answer
 
@@ -175,7 +175,7 @@ def test_a_topic_asked_by_id_keeps_its_known_name() -> None:
 
 def test_an_error_of_a_topic_is_kept_beside_it() -> None:
     new, _ = table(topic("orders", (1, 5))).apply(answer(topic("orders", error=29)), ["orders"])
-    assert new.topics["orders"].error_code == 29 and new.led_partitions("orders") == []
+    assert new.topics["orders"].error_code == 29 and not new.topics["orders"].partitions
 
 
 @pytest.mark.parametrize(("error", "leader", "kept"), [(9, 1, 0), (5, -1, 5), (72, -1, 72)])

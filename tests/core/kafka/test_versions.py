@@ -127,10 +127,9 @@ def test_an_answer_to_api_versions_is_read() -> None:
 )
 def test_old_releases_are_known_by_their_name(release: str, magic: int, commit: int | None, groups: bool) -> None:
     versions = BrokerVersions.of_release(release)
-    assert (versions.produce_magic, versions.fetch_magic, versions.has_groups) == (magic, magic, groups)
-    assert versions.has_coordinator is (release[:5] in ("0.8.2", "0.9.0"))
+    assert (versions.produce_magic, versions.has_groups) == (magic, groups)
     assert versions.has_lz4 is (release[:5] in ("0.8.2", "0.9.0"))
-    assert not versions.answers_api_versions and not versions.has_timestamps
+    assert not versions.has_timestamps
     assert versions.has_offsets is (release[:5] != "0.8.0")
     assert versions.has_offsets_in_kafka is bool(commit)
     if commit is None:
@@ -152,24 +151,20 @@ def up_to(**last: int) -> BrokerVersions:
     return BrokerVersions({keys[name]: VersionRange(0, version) for name, version in last.items()})
 
 
-@pytest.mark.parametrize(
-    ("produce", "fetch", "magics"), [(0, 0, (0, 0)), (1, 1, (0, 0)), (2, 2, (1, 1)), (2, 3, (1, 1)), (3, 4, (2, 2))]
-)
-def test_the_record_format_follows_from_the_versions(produce: int, fetch: int, magics: tuple[int, int]) -> None:
+@pytest.mark.parametrize(("produce", "fetch", "magic"), [(0, 0, 0), (1, 1, 0), (2, 2, 1), (2, 3, 1), (3, 4, 2)])
+def test_the_record_format_follows_from_the_versions(produce: int, fetch: int, magic: int) -> None:
     versions = up_to(produce=produce, fetch=fetch)
-    assert (versions.produce_magic, versions.fetch_magic) == magics
-    assert versions.has_timestamps is (magics >= (1, 1))
-    assert versions.has_record_batches is versions.has_headers is (magics == (2, 2))
+    assert versions.produce_magic == magic
+    assert versions.has_timestamps is (magic >= 1)
+    assert versions.has_record_batches is versions.has_headers is (magic == 2)
     assert versions.has_read_committed is (fetch >= 4)
     assert versions.has_whole_first_message is (fetch >= 3)
 
 
 def test_capabilities_begin_with_the_versions_that_have_them() -> None:
     assert up_to(fetch=7).has_fetch_sessions and not up_to(fetch=6).has_fetch_sessions
-    assert up_to(fetch=11).has_rack_aware_fetch and not up_to(fetch=10).has_rack_aware_fetch
     assert up_to(offsets=1).has_time_index and not up_to(offsets=0).has_time_index
     assert up_to(metadata=1).has_null_topics and not up_to(metadata=0).has_null_topics
-    assert up_to(metadata=12).has_topic_ids and not up_to(metadata=11).has_topic_ids
     assert up_to(produce=7, fetch=10).has_zstd and not up_to(produce=7, fetch=9).has_zstd
     assert up_to(init=3).has_epoch_bump and not up_to(init=2).has_epoch_bump
     assert up_to(produce=3, fetch=4, init=0).has_idempotence and not up_to(produce=3, fetch=4).has_idempotence
@@ -195,9 +190,8 @@ def test_the_consumer_protocol_needs_the_feature_and_no_preview() -> None:
 
 
 def test_other_capabilities_of_a_modern_broker() -> None:
-    assert MODERN.has_share_groups and not BrokerVersions(MODERN.offered, {"share.version": 0}).has_share_groups
     assert MODERN.has_static_members and MODERN.has_member_lists and MODERN.has_group_lists
-    assert MODERN.has_stable_offsets and MODERN.has_sasl_requests and MODERN.answers_api_versions
+    assert MODERN.has_stable_offsets and MODERN.has_sasl_requests
     assert not BrokerVersions({JoinGroupRequest.SPEC.key: VersionRange(0, 4)}).has_static_members
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 from anyio.abc import ByteStream, TaskGroup
 from tests.conformance.kafka.apis import APIS, decode_request, encode_response
+from tests.memory_pair import memory_pair
 
-from odradek.core.kafka.versions import OLD_RELEASES
-from odradek.io.tcp import memory_pair
+from odradek.core.kafka.versions import OLD_RELEASES, BrokerVersions
+from odradek.engine import Buffer
+from odradek.io.kafka.connection import KafkaConnection
+from odradek.io.kafka.handshake import Session
 from odradek.wire.kafka.messages.metadata import (
     ApiVersion,
     ApiVersionsRequest,
@@ -137,3 +140,21 @@ def of_release(release: str) -> Peer:
     for api in APIS.values():
         peer.answers[api.request] = answer
     return peer
+
+
+class _Handshake:
+    """A request without bytes, done when the handshake is (`io.requests.RequestEncoder`)."""
+
+    size = 0
+    session: Session
+
+    def encode(self, session: Session) -> tuple[Sequence[Buffer], None]:
+        self.session = session
+        return (), None
+
+
+async def negotiate(connection: KafkaConnection, timeout_s: float = 30) -> BrokerVersions:
+    """The versions of the broker of a connection, which is opened if it is not."""
+    request = _Handshake()
+    await connection.connection.submit((), None, deadline_s=timeout_s, request=request)
+    return request.session.versions

@@ -11,6 +11,7 @@ import anyio
 from anyio.abc import ByteStream, TaskGroup
 from tests.conformance.kafka.apis import encode_response
 from tests.frames import FrameReader
+from tests.memory_pair import memory_pair
 
 from odradek.core.backoff import Backoff
 from odradek.core.kafka.leader_epochs import LeaderEpochs
@@ -23,7 +24,6 @@ from odradek.io.kafka.broker_client import BrokerClientSettings, KafkaBrokerClie
 from odradek.io.kafka.connection import KafkaConnection
 from odradek.io.kafka.handshake import Session
 from odradek.io.kafka.topic_check import TopicCheck
-from odradek.io.tcp import memory_pair
 from odradek.types import Broker, TopicPartition
 from odradek.wire.kafka.decode import decode, decoder
 from odradek.wire.kafka.error_codes import ErrorCode

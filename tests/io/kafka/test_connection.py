@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from tests.io.kafka.peer import CLUSTER, EVERYTHING, Peer
+from tests.io.kafka.peer import CLUSTER, EVERYTHING, Peer, negotiate
 from tests.io.kafka.test_handshake import SHORT, connection_to
 from tests.io.limits import end_time_limits
 
@@ -62,7 +62,7 @@ async def test_requests_are_pipelined_and_responses_matched() -> None:
     answers = iter(MetadataResponse(cluster_id=str(n)) for n in range(100))
     peer = Peer()
     async with connection_to(peer) as connection:
-        await connection.negotiate()
+        await negotiate(connection)
         peer.answers[MetadataRequest] = lambda request, version: next(answers)
         pending = [connection.submit(MetadataRequest()) for _ in range(100)]
         assert [(await each).cluster_id for each in pending] == [str(n) for n in range(100)]
@@ -150,7 +150,7 @@ async def test_a_request_without_a_response_is_done_once_it_is_written() -> None
 async def test_a_throttled_connection_pauses_where_brokers_leave_waiting_to_clients(last: int, pauses: bool) -> None:
     peer = Peer({ApiVersionsRequest: lambda request, version: offers(Metadata=last, Produce=0)})
     async with connection_to(peer) as connection:
-        await connection.negotiate()
+        await negotiate(connection)
         peer.answers[MetadataRequest] = lambda request, version: MetadataResponse(throttle_time_ms=3_600_000)
         await connection.submit(MetadataRequest(topics=None))
         assert (connection.connection.state is State.THROTTLED) == pauses
@@ -171,7 +171,7 @@ async def test_a_throttled_connection_pauses_where_brokers_leave_waiting_to_clie
 async def test_a_frozen_peer_costs_the_time_limit_of_a_request_and_the_connection() -> None:
     peer = Peer()
     async with connection_to(peer) as connection:
-        await connection.negotiate()
+        await negotiate(connection)
         peer.answers[MetadataRequest] = lambda request, version: None
         late = connection.submit(MetadataRequest())
         behind = connection.submit(MetadataRequest())
@@ -188,7 +188,7 @@ async def test_a_frozen_peer_costs_the_time_limit_of_a_request_and_the_connectio
 async def test_a_wrong_correlation_id_closes_the_connection() -> None:
     peer = Peer()
     async with connection_to(peer) as connection:
-        await connection.negotiate()
+        await negotiate(connection)
         peer.answers[MetadataRequest] = lambda request, version: bytes([0, 0, 0, 8, 0, 0, 0, 99, 0, 0, 0, 0])
         first, second = connection.submit(MetadataRequest()), connection.submit(MetadataRequest())
         assert await outcome(first) == (RemoteProtocolError, True)
@@ -199,7 +199,7 @@ async def test_a_wrong_correlation_id_closes_the_connection() -> None:
 async def test_a_hostile_length_is_refused_before_memory_is_taken(size: bytes) -> None:
     peer = Peer()
     async with connection_to(peer) as connection:
-        await connection.negotiate()
+        await negotiate(connection)
         peer.answers[MetadataRequest] = lambda request, version: size
         with pytest.raises(RemoteProtocolError, match="a response of"):
             await connection.submit(MetadataRequest())
@@ -231,7 +231,7 @@ async def test_a_withdrawn_request_is_not_sent_and_after_the_end_there_is_none()
     async with connection_to(peer) as connection:
         withdrawn = connection.submit(MetadataRequest())
         assert withdrawn.withdraw()
-        await connection.negotiate()
+        await negotiate(connection)
         assert peer.requests[-1][1] == 0  # the probe's
         assert connection.is_open
     assert not connection.is_open

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import anyio
 import pytest
+from tests.io.kafka.peer import negotiate
 from tests.io.limits import end_time_limits
 
 from odradek.core.backoff import Backoff
@@ -46,7 +47,7 @@ def connections_of(*bootstrap: str, tokens: TokenSource | None = None) -> Broker
 async def test_an_advertised_address_that_cannot_be_reached_is_named_as_such(port: int) -> None:
     async with connections_of() as connections:
         with pytest.raises(Unreachable, match=r"listener: tcp: Connection refused .*advertised\.listeners") as caught:
-            await connections.get(Broker(1, "127.0.0.1", port), "control").negotiate()
+            await negotiate(connections.get(Broker(1, "127.0.0.1", port), "control"))
     assert (caught.value.step, caught.value.address) == ("listener", f"127.0.0.1:{port}")
 
 

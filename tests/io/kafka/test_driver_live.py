@@ -9,6 +9,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
+from tests.io.kafka.peer import negotiate
 
 import odradek as od
 from odradek.core.interfaces import ProducerRecord
@@ -20,6 +21,7 @@ from odradek.io.kafka.metadata import MetadataOptions
 from odradek.testing import KafkaBroker
 from odradek.testing.kafka.releases import NEWEST
 from odradek.types import EARLIEST, LATEST, Broker
+from odradek.wire.kafka.messages.groups import FindCoordinatorRequest
 
 OLD, KRAFT = "0.8.2.2", "3.9.1"
 
@@ -86,7 +88,7 @@ async def test_a_coordinator_is_looked_up_once(broker: KafkaBroker) -> None:
         assert coordinator.id == broker.broker_id
         assert await driver.coordinators.find(CoordinatorType.GROUP, "g") is coordinator
         connection = await driver.coordinator(CoordinatorType.GROUP, "g")
-        assert (await connection.negotiate()).has_coordinator
+        assert (await negotiate(connection)).has(FindCoordinatorRequest)
         driver.coordinators.forget(CoordinatorType.GROUP, "g")
         assert await driver.coordinators.find(CoordinatorType.GROUP, "g") == coordinator
         if broker.version == OLD:

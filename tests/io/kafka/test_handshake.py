@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.io.kafka.peer import CLUSTER, EVERYTHING, Answer, Peer, of_release
+from tests.io.kafka.peer import CLUSTER, EVERYTHING, Answer, Peer, negotiate, of_release
 
 from odradek.core.backoff import Backoff
 from odradek.core.kafka.sasl import OAuthBearer, Plain, Scram
@@ -73,7 +73,7 @@ async def failure(peer: Peer, login: Login | None = None, options: ConnectionOpt
     """Return the error of the handshake."""
     async with connection_to(peer, login, options=options) as connection:
         with pytest.raises(OdradekError) as caught:
-            await connection.negotiate()
+            await negotiate(connection)
         assert not caught.value.sent
         return caught.value
 
@@ -84,7 +84,7 @@ async def failure(peer: Peer, login: Login | None = None, options: ConnectionOpt
 async def test_a_modern_broker_is_known_after_one_request_and_the_second_answer_is_skipped() -> None:
     peer = Peer({MetadataRequest: lambda request, version: CLUSTER})
     async with connection_to(peer) as connection:
-        versions = await connection.negotiate()
+        versions = await negotiate(connection)
         assert versions.version(MetadataRequest) == 13
         assert await connection.submit(MetadataRequest()) == CLUSTER
         assert peer.names() == ["ApiVersions 3", "Metadata 0", "Metadata 13"]
@@ -95,26 +95,26 @@ async def test_a_broker_of_a_known_cluster_is_asked_for_its_versions_only() -> N
     peer, known = Peer(), KnownVersions(anyio.current_time)
     for _ in range(2):
         async with connection_to(peer, known=known) as connection:
-            await connection.negotiate()
+            await negotiate(connection)
     assert peer.names() == ["ApiVersions 3", "Metadata 0", "ApiVersions 3"]
 
 
 async def test_a_broker_that_does_not_answer_as_the_others_did_is_probed_the_next_time() -> None:
     known = KnownVersions(anyio.current_time)
     async with connection_to(Peer(), known=known) as connection:
-        await connection.negotiate()
+        await negotiate(connection)
     old = of_release("0.8.2")
     async with connection_to(old, known=known) as connection:
         with pytest.raises(Unreachable, match="needs a response to ApiVersions, as other brokers gave it"):
-            await connection.negotiate()
+            await negotiate(connection)
         assert old.names() == ["ApiVersions 3"]
-        assert (await connection.negotiate()).release == "0.8.2"
+        assert (await negotiate(connection)).release == "0.8.2"
 
 
 async def test_the_client_names_itself() -> None:
     peer = Peer()
     async with connection_to(peer) as connection:
-        await connection.negotiate()
+        await negotiate(connection)
     request, _ = peer.requests[0]
     assert (request.client_software_name, request.client_software_version) == ("odradek", "1.0")
 
@@ -126,7 +126,7 @@ async def test_a_refused_version_of_the_question_is_asked_again_in_another(liste
 
     peer = Peer({ApiVersionsRequest: answer})
     async with connection_to(peer) as connection:
-        assert (await connection.negotiate()).has(MetadataRequest, 12)
+        assert (await negotiate(connection)).has(MetadataRequest, 12)
         await connection.submit(MetadataRequest())
     assert peer.names() == ["ApiVersions 3", "Metadata 0", f"ApiVersions {2 if listed else 0}", "Metadata 13"]
 
@@ -135,13 +135,13 @@ async def test_a_refused_version_of_the_question_is_asked_again_in_another(liste
 async def test_brokers_that_know_no_versions_are_told_apart(release: str, connections: int) -> None:
     peer, known = of_release(release), KnownVersions(anyio.current_time)
     async with connection_to(peer, known=known) as connection:
-        assert (await connection.negotiate()).release == release
+        assert (await negotiate(connection)).release == release
         await connection.submit(MetadataRequest())
         assert len(peer.connections) == connections
         assert connection.connection.statistics().losses == 0
     before = len(peer.requests)
     async with connection_to(peer, known=known) as connection:
-        assert (await connection.negotiate()).release == release  # it is remembered
+        assert (await negotiate(connection)).release == release  # it is remembered
     assert len(peer.requests) == before
 
 
@@ -160,8 +160,8 @@ async def test_a_broker_that_closed_for_a_reason_of_its_own_is_not_taken_for_an_
     closed = iter([ConnectionAbortedError])
     peer.answers[ApiVersionsRequest] = lambda request, version: next(closed, EVERYTHING)
     async with connection_to(peer) as connection:
-        assert (await connection.negotiate()).release is None
-        assert (await connection.negotiate()).has(MetadataRequest, 13)
+        assert (await negotiate(connection)).release is None
+        assert (await negotiate(connection)).has(MetadataRequest, 13)
 
 
 async def test_a_broker_that_seemed_old_since_the_line_was_cut_is_probed_again_once_a_connection_is_lost() -> None:
@@ -170,12 +170,12 @@ async def test_a_broker_that_seemed_old_since_the_line_was_cut_is_probed_again_o
     cuts = iter([ConnectionAbortedError] * 2)  # at the question, and when the release found is confirmed
     peer.answers[ApiVersionsRequest] = lambda request, version: next(cuts, EVERYTHING)
     async with connection_to(peer) as connection:
-        assert (await connection.negotiate()).release == "0.8.2"
+        assert (await negotiate(connection)).release == "0.8.2"
         with pytest.raises(ConnectionLost):
             await connection.submit(OffsetFetchRequest())
         assert peer.names()[-1] == "OffsetFetch 1"
         await connection.submit(OffsetFetchRequest())
-        assert (await connection.negotiate()).release is None
+        assert (await negotiate(connection)).release is None
     assert int(peer.names()[-1].removeprefix("OffsetFetch ")) > 1
 
 
@@ -298,9 +298,9 @@ async def test_a_line_cut_right_after_the_first_answer_is_no_sign_of_sasl(cut_ag
     peer.answers[SaslHandshakeRequest] = lambda *_: ConnectionAbortedError if cut_again else refused
     async with connection_to(peer) as connection:
         with pytest.raises(Unreachable) as caught:
-            await connection.negotiate()
+            await negotiate(connection)
         assert (caught.value.step, caught.value.retriable) == ("version", True)
-        assert (await connection.negotiate()).release is None
+        assert (await negotiate(connection)).release is None
     assert peer.names()[:3] == ["ApiVersions 3", "Metadata 0", "SaslHandshake 0"]
 
 
@@ -316,12 +316,12 @@ async def test_a_listener_that_expects_sasl_names_its_mechanisms() -> None:
 async def test_a_line_cut_where_brokers_have_served_without_sasl_is_no_sign_of_sasl() -> None:
     known, peer = KnownVersions(anyio.current_time), Peer()
     async with connection_to(peer, known=known) as connection:
-        await connection.negotiate()
+        await negotiate(connection)
     known.forget("b:9092")  # it is probed again
     peer.answers[MetadataRequest] = lambda *_: ConnectionAbortedError
     async with connection_to(peer, known=known) as connection:
         with pytest.raises(Unreachable) as caught:
-            await connection.negotiate()
+            await negotiate(connection)
     assert (caught.value.step, caught.value.retriable) == ("version", True)
 
 
@@ -385,7 +385,7 @@ async def test_both_sides_of_scram_are_checked() -> None:
         login = Login("SCRAM-SHA-256", lambda host, p=password: Scram("SCRAM-SHA-256", "u", p).exchange("n" * 24))  # type: ignore[misc]
         if accepted:
             async with connection_to(peer, login) as connection:
-                await connection.negotiate()
+                await negotiate(connection)
         else:
             assert "did not prove" in (await failure(peer, login)).why
 
@@ -428,7 +428,7 @@ async def test_closes_during_authentication_are_final_after_three_where_brokers_
     for _ in range(3):  # entering the block of a cluster opens a connection for each attempt
         async with connection_to(peer, PLAIN, known) as connection:
             with pytest.raises(Unreachable) as caught:
-                await connection.negotiate()
+                await negotiate(connection)
             seen.append((caught.value.step, caught.value.retriable))
     assert seen == [("sasl", True), ("sasl", True), ("sasl", wrapped)]
 
@@ -445,11 +445,11 @@ async def test_logins_that_end_in_between_are_counted_from_one_that_works() -> N
     async with connection_to(peer, PLAIN) as connection:
         for fails in (True, True, False, True, True):
             if not fails:
-                await connection.negotiate()
+                await negotiate(connection)
                 await peer.hang_up()
                 continue
             with pytest.raises(Unreachable) as caught:
-                await connection.negotiate()
+                await negotiate(connection)
             assert caught.value.retriable
 
 
@@ -510,20 +510,20 @@ async def test_a_line_cut_at_any_byte_of_the_handshake_fails_at_once_and_heals(l
     """Whatever was cut, the error is one of the network, nothing hangs, and the next attempt works."""
     whole = sasl_peer()
     async with connection_to(whole, login) as connection:
-        await connection.negotiate()
+        await negotiate(connection)
     for cut in [*range(24), *range(24, whole.sent, 37), whole.sent - 1]:
         peer = sasl_peer()
         peer.cut = cut
         async with connection_to(peer, login) as connection:
             with pytest.raises(Unreachable) as caught:
-                await connection.negotiate()
+                await negotiate(connection)
             assert caught.value.step in ("version", "sasl")
             peer.cut = None
-            assert (await connection.negotiate()).release is None
+            assert (await negotiate(connection)).release is None
 
 
 async def test_answers_that_come_byte_by_byte_are_the_same() -> None:
     peer = sasl_peer()
     peer.capacity = 1
     async with connection_to(peer, PLAIN) as connection:
-        assert (await connection.negotiate()).has(MetadataRequest, 13)
+        assert (await negotiate(connection)).has(MetadataRequest, 13)

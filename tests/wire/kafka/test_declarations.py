@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 from tests.conformance.kafka.apis import APIS
+from tests.conformance.kafka.json_form import camel_case
 
 from odradek.wire.kafka.headers import header_version
-from odradek.wire.kafka.schema import Array, Field, Kind, Message, Nested, Primitive, Struct, camel_case, fields_of
+from odradek.wire.kafka.schema import Array, Field, Kind, Message, Nested, Primitive, Struct, fields_of
 
 CORPUS = Path(__file__).parents[2] / "conformance" / "kafka" / "corpus"
 Row = dict[str, str]

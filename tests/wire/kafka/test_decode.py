@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from odradek.errors import RemoteProtocolError
-from odradek.wire.kafka.decode import decode, decoder, decoder_text
+from odradek.wire.kafka.decode import decode, decoder
 from odradek.wire.kafka.encode import encode
 from odradek.wire.kafka.messages.data import (
     FetchableTopicResponse,
@@ -147,7 +147,3 @@ def test_a_version_that_does_not_exist_is_refused() -> None:
         decoder(JoinGroupRequest, 10)
     with pytest.raises(ValueError, match="JoinGroup has no version -1"):
         decode(JoinGroupRequest, -1, b"")
-
-
-def test_the_text_of_a_decoder_can_be_looked_at() -> None:
-    assert decoder_text(MetadataRequest, 1).startswith("def read(data, p):\n")

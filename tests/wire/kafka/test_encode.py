@@ -8,7 +8,7 @@ import pytest
 
 from odradek.errors import LocalProtocolError
 from odradek.wire.kafka.decode import decode
-from odradek.wire.kafka.encode import encode, encoder_text
+from odradek.wire.kafka.encode import encode
 from odradek.wire.kafka.messages.data import (
     FetchableTopicResponse,
     FetchPartition,
@@ -99,7 +99,3 @@ def test_arrays_may_be_any_sequence() -> None:
 def test_a_version_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ValueError, match="Metadata has no version 14: there are 0 to 13"):
         encode(MetadataRequest(), 14)
-
-
-def test_the_text_of_an_encoder_can_be_looked_at() -> None:
-    assert encoder_text(MetadataRequest, 1).startswith("def write(value, append):\n")

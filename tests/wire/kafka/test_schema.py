@@ -21,13 +21,11 @@ from odradek.wire.kafka.schema import (
     Nested,
     Str,
     Struct,
-    camel_case,
     fields_of,
     message,
     nullable,
     response_of,
     since,
-    snake_case,
     struct,
     tag,
     until,
@@ -105,27 +103,6 @@ def test_an_annotation_that_is_no_type_of_a_field_is_refused() -> None:
 
     with pytest.raises(TypeError, match=r"complex.* cannot be the type of a field"):
         fields_of(Wrong)
-
-
-@pytest.mark.parametrize(
-    ("here", "in_kafka"),
-    [("topic_id", "topicId"), ("v3_and_below_topics", "v3AndBelowTopics"), ("k_raft_version", "kRaftVersion")],
-)
-def test_names_are_made_by_rule(here: str, in_kafka: str) -> None:
-    assert snake_case(in_kafka) == here
-    assert camel_case(here) == in_kafka
-
-
-def test_the_rule_is_reversible_for_every_field() -> None:
-    pending: list[type[Struct]] = [cls for api in APIS.values() for cls in (api.request, api.response)]
-    names = set()
-    while pending:
-        for field in fields_of(pending.pop()):
-            names.add(field.name)
-            kind = field.kind.element if isinstance(field.kind, Array) else field.kind
-            pending += [kind.type] if isinstance(kind, Nested) else []
-    assert len(names) > 400
-    assert {snake_case(camel_case(name)) for name in names} == names
 
 
 def test_the_defaults_of_a_request_are_those_of_kafka() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-__all__ = ["DeliveryTotals", "HandledCounts", "count_missing", "number_of", "numbered", "total_up"]
+__all__ = ["DeliveryTotals", "HandledCounts", "count_missing", "numbered", "total_up"]
 
 _NUMBER = slice(5, 15)
 _MAX = 255  # of a byte
@@ -27,11 +27,6 @@ def numbered(number: int, time_ms: int, text: bytes) -> bytes:
         text: A JSON string.
     """
     return b'{"n":%10d,"ts":%d,"text":%s}' % (number, time_ms, text)
-
-
-def number_of(value: bytes) -> int:
-    """Return the number a message carries."""
-    return int(value[_NUMBER])
 
 
 class HandledCounts:

@@ -150,11 +150,6 @@ class KafkaRoutingTable:
         """Return True if a topic has another id now than it had; all zero: that was not known."""
         return _is_recreated(topic_id, self.topic_id(topic))
 
-    def led_partitions(self, topic: str) -> list[int]:
-        """Return the numbers of the partitions of a topic that have a leader, in order."""
-        known = self.topics.get(topic)
-        return sorted(n for n, p in known.partitions.items() if p.leader in self.brokers) if known else []
-
     def replica_racks(self, topic: str) -> list[frozenset[str]]:
         """Return the racks of the replicas of each partition of a topic, by number, as assignors want them."""
         known = self.topics.get(topic)

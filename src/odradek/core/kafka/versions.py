@@ -28,9 +28,8 @@ from odradek.wire.kafka.messages.groups import (
     OffsetCommitRequest,
     OffsetFetchRequest,
 )
-from odradek.wire.kafka.messages.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest
+from odradek.wire.kafka.messages.metadata import ApiVersionsResponse, MetadataRequest
 from odradek.wire.kafka.messages.security import SaslHandshakeRequest
-from odradek.wire.kafka.messages.share_groups import ShareFetchRequest
 from odradek.wire.kafka.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -208,12 +207,8 @@ class BrokerVersions:
     @cached_property
     def produce_magic(self) -> int:
         """The record format to write: 0, 1 or 2."""
-        return _magic(self.version(ProduceRequest), timestamps=2, batches=3)
-
-    @property
-    def fetch_magic(self) -> int:
-        """The newest record format in responses to Fetch; older ones are possible, too."""
-        return _magic(self.version(FetchRequest), timestamps=2, batches=4)
+        version = self.version(ProduceRequest)
+        return (version >= 2) + (version >= 3)
 
     @property
     def has_record_batches(self) -> bool:
@@ -271,10 +266,6 @@ class BrokerVersions:
         (2.8 to 3.0; KIP-516)."""
         return self.has(MetadataRequest, 10) and not self.has(FetchRequest, 13)
 
-    @property
-    def has_rack_aware_fetch(self) -> bool:
-        return self.has(FetchRequest, 11)
-
     # ---- metadata ----
 
     @property
@@ -291,11 +282,6 @@ class BrokerVersions:
     def has_leader_epochs(self) -> bool:
         """Leader epochs in Metadata are reliable: before version 9 they may be stale (KAFKA-9212)."""
         return self.has(MetadataRequest, 9)
-
-    @property
-    def has_topic_ids(self) -> bool:
-        """Metadata can be requested by topic id."""
-        return self.has(MetadataRequest, 12)
 
     # ---- producers ----
 
@@ -332,10 +318,6 @@ class BrokerVersions:
     # ---- groups ----
 
     @property
-    def has_coordinator(self) -> bool:
-        return self.has(FindCoordinatorRequest)
-
-    @property
     def has_groups(self) -> bool:
         return self.has(JoinGroupRequest) and self.has(HeartbeatRequest)
 
@@ -369,10 +351,6 @@ class BrokerVersions:
         return self.has(ConsumerGroupHeartbeatRequest, 1) and self.finalized.get("group.version", 0) >= 1
 
     @property
-    def has_share_groups(self) -> bool:
-        return self.has(ShareFetchRequest) and self.finalized.get("share.version", 1) >= 1
-
-    @property
     def has_offsets(self) -> bool:
         """Offsets can be committed, if only to ZooKeeper."""
         return self.has(OffsetCommitRequest)
@@ -389,10 +367,6 @@ class BrokerVersions:
         """SASL tokens are sent in requests, and errors have a text (KIP-152)."""
         return self.has(SaslHandshakeRequest, 1)
 
-    @property
-    def answers_api_versions(self) -> bool:
-        return self.has(ApiVersionsRequest)
-
 
 def _supported(api: AnyRequest) -> VersionRange:
     """Return the versions of this library: all that any release declared final."""
@@ -407,7 +381,3 @@ def _repair(offered: Mapping[int, VersionRange]) -> dict[int, VersionRange]:
     if produce is not None and fetch is not None and fetch.first >= 4:
         ranges[ProduceRequest.SPEC.key] = VersionRange(max(produce.first, 3), produce.last)
     return ranges
-
-
-def _magic(version: int, *, timestamps: int, batches: int) -> int:
-    return (version >= timestamps) + (version >= batches)

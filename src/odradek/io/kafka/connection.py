@@ -157,16 +157,6 @@ class KafkaConnection:
         """
         return self._submit(_TypedRequest(self, api, build, limits, size, new_decoder or _no_response), timeout_s)
 
-    async def negotiate(self, *, timeout_s: float | None = None) -> BrokerVersions:
-        """Return the versions of the broker, over a connection that is opened if there is none. Cancellation: safe.
-
-        Raises what the handshake raises (see `KafkaHandshake.begin`), and Unreachable.
-        """
-        request = _Negotiation()
-        await self.connection.submit_request(request, deadline_s=self._timeout_s if timeout_s is None else timeout_s)
-        assert request.versions is not None
-        return request.versions
-
     def _begin_handshake(self) -> Handshake:
         """Begin the handshake of a new connection. After a loss, a broker that did not answer ApiVersions is probed
         again: it may be another release by now, or the line was cut so that it seemed to be an older one."""
@@ -236,17 +226,3 @@ class _TypedRequest(Generic[T]):
             return buffers, self._new_decoder(version, number)
         decoder: Any = KafkaResponseDecoder(response_of(self.api), version, number, MAX_RESPONSE_BYTES)
         return buffers, decoder
-
-
-class _Negotiation:
-    """A request without bytes, done when the handshake is (`io.requests.RequestEncoder`)."""
-
-    size = 0
-
-    def __init__(self) -> None:
-        self.versions: BrokerVersions | None = None
-
-    def encode(self, session: Session) -> tuple[Sequence[Buffer], None]:
-        """Note what the handshake found out."""
-        self.versions = session.versions
-        return (), None

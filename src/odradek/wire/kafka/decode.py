@@ -20,7 +20,6 @@ __all__ = [
     "DECODE_ERRORS",
     "decode",
     "decoder",
-    "decoder_text",
     "head_decoder",
     "problem_of",
     "run_decoder",
@@ -59,11 +58,6 @@ def decoder(cls: type[M], version: int) -> Callable[[Buffer, int], tuple[M, int]
     if made is None:
         made = _DECODERS[cls, version] = _decoder(cls, version)
     return made
-
-
-def decoder_text(cls: type[Message], version: int) -> str:
-    """Return the source of the generated function."""
-    return DecoderSource(cls, version).message(cls).text
 
 
 def head_decoder(message: type[Message], cls: type[T], version: int) -> Callable[[Buffer, int], tuple[T, int, int]]:

@@ -13,7 +13,7 @@ from odradek.wire.kafka.primitives import Unwritable
 from odradek.wire.kafka.schema import Message, title
 from odradek.wire.kafka.source import Failure
 
-__all__ = ["encode", "encoder", "encoder_text"]
+__all__ = ["encode", "encoder"]
 
 M = TypeVar("M", bound=Message)
 
@@ -42,11 +42,6 @@ def encoder(cls: type[M], version: int) -> Callable[[M, Append], None]:
     if made is None:
         made = _ENCODERS[cls, version] = _encoder(cls, version)
     return made
-
-
-def encoder_text(cls: type[Message], version: int) -> str:
-    """Return the source of the generated function."""
-    return EncoderSource(cls, version).source.text
 
 
 def _encoder(cls: type[Message], version: int) -> Callable[[Message, Append], None]:

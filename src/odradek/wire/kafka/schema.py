@@ -22,7 +22,6 @@ The order of the fields is their order on the wire; names are Kafka's own in sna
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -60,7 +59,6 @@ __all__ = [
     "STRING",
     "STRINGS",
     "U16",
-    "U32",
     "UUID",
     "ZERO_UUID",
     "Array",
@@ -80,13 +78,11 @@ __all__ = [
     "Struct",
     "UnknownTags",
     "Uuid",
-    "camel_case",
     "fields_of",
     "message",
     "nullable",
     "response_of",
     "since",
-    "snake_case",
     "struct",
     "tag",
     "title",
@@ -148,7 +144,6 @@ I8: TypeAlias = Annotated[int, Primitive("int8", "b", 1)]
 I16: TypeAlias = Annotated[int, Primitive("int16", "h", 2)]
 U16: TypeAlias = Annotated[int, Primitive("uint16", "H", 2)]
 I32: TypeAlias = Annotated[int, Primitive("int32", "i", 4)]
-U32: TypeAlias = Annotated[int, Primitive("uint32", "I", 4)]
 I64: TypeAlias = Annotated[int, Primitive("int64", "q", 8)]
 F64: TypeAlias = Annotated[float, Primitive("float64", "d", 8)]
 Str: TypeAlias = Annotated[str, STRING]
@@ -432,16 +427,3 @@ def _kind(hint: object) -> Kind:
 def title(cls: type[Message], version: int) -> str:
     """Return the name of a message in errors."""
     return f"{cls.__name__} version {version}"
-
-
-# ---- names --------------------------------------------------------------------------------------------------
-
-
-def snake_case(name: str) -> str:
-    """Convert a field's name in Kafka to its name here: `topicId` becomes `topic_id`."""
-    return re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
-
-
-def camel_case(name: str) -> str:
-    """Convert a field's name here to its name in Kafka: the reverse of `snake_case`."""
-    return re.sub("_([a-z])", lambda letter: letter[1].upper(), name)

@@ -110,11 +110,6 @@ class BoundarySearch:
         """The bytes to feed next, as positions [start, stop); None when there is a `result`."""
         return None if self.result is not None else (self._fed, self._stop)
 
-    @property
-    def looked_at(self) -> int:
-        """Bytes fed so far."""
-        return self._fed - self._base
-
     def feed(self, data: Buffer) -> None:
         """Take the next bytes, any number of them; none: the log has no more."""
         if self.result is not None:

@@ -66,7 +66,6 @@ class Offsets(NamedTuple):
 Request = Produce | Fetch | MultiFetch | MultiProduce | Offsets
 
 _PRODUCE, _FETCH, _MULTIFETCH, _MULTIPRODUCE, _OFFSETS = range(5)
-_MAX_PARTS = 0x7FFF  # the count is a signed i16
 _MAX_FRAME = 0x7FFFFFFF
 _PARTITION_LENGTH, _PARTITION_LONG_INT = struct.Struct(">ii"), struct.Struct(">iqi")
 

@@ -21,8 +21,6 @@ __all__ = [
     "MIN_ITERATIONS",
     "Keys",
     "Scram",
-    "parse_client_final",
-    "parse_client_first",
     "parse_server_final",
     "parse_server_first",
 ]
@@ -36,32 +34,14 @@ _VALUE = r"[\x01-+\x2d-\x7f]+"  # ASCII without the comma: Kafka's own code take
 _VALUE_SAFE = r"[\x01-+\x2d-<>-\x7f]+"  # nor "="
 _EXTENSIONS = rf"(?:,[A-Za-z]+={_VALUE})*"
 _RESERVED = rf"(?:m={_VALUE},)?"
-_NAME = rf"(?:{_VALUE_SAFE}|=2C|=3D)+"
 _NONCE = r"[!-+\--~]+"  # printable ASCII without the comma
-_CLIENT_FIRST = re.compile(
-    rf"n,(?:a=(?P<authzid>{_NAME}))?,(?P<bare>{_RESERVED}n=(?P<name>{_NAME}),r=(?P<nonce>{_NONCE})"
-    rf"(?P<extensions>{_EXTENSIONS}))"
-)
 _SERVER_FIRST = re.compile(
     rf"{_RESERVED}r=(?P<nonce>{_NONCE}),s=(?P<salt>{_BASE64}),i=0*(?P<iterations>[0-9]{{1,10}}){_EXTENSIONS}"
-)
-_CLIENT_FINAL = re.compile(
-    rf"(?P<bare>c=(?P<binding>{_BASE64}),r=(?P<nonce>{_NONCE}){_EXTENSIONS}),p=(?P<proof>{_BASE64})"
 )
 # Only a signature may be followed by extensions.
 _SERVER_FINAL = re.compile(rf"e=(?P<error>{_VALUE_SAFE})|v=(?P<signature>{_BASE64}){_EXTENSIONS}")
 
 _NO_CHANNEL_BINDING = "biws"  # base64 of the GS2 header "n,,"
-
-
-@dataclass(frozen=True, slots=True)
-class ClientFirst:
-    """The client's first message: the user and a nonce. The names are as they are sent: escaped."""
-
-    user: str
-    nonce: str
-    bare: str
-    authorize_as: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +51,6 @@ class ServerFirst:
     nonce: str
     salt: bytes
     iterations: int
-
-
-@dataclass(frozen=True, slots=True)
-class ClientFinal:
-    """The client's last message: the proof that it knows the password."""
-
-    channel_binding: bytes
-    nonce: str
-    proof: bytes
-    without_proof: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +68,6 @@ def _match(pattern: re.Pattern[str], text: str, name: str, mechanism: str) -> re
     return matched
 
 
-def parse_client_first(text: str, mechanism: str = "SCRAM") -> ClientFirst:
-    """Parse the client's first message. Raises AuthFailed if it is malformed."""
-    m = _match(_CLIENT_FIRST, text, "first client", mechanism)
-    return ClientFirst(m["name"], m["nonce"], m["bare"], m["authzid"] or "")
-
-
 def parse_server_first(text: str, mechanism: str = "SCRAM") -> ServerFirst:
     """Parse the server's first message. Raises AuthFailed if it is malformed, or asks for a number of iterations that
     no 32-bit integer above 0 is."""
@@ -111,12 +75,6 @@ def parse_server_first(text: str, mechanism: str = "SCRAM") -> ServerFirst:
     if not 0 < int(m["iterations"]) < 1 << 31:
         raise AuthFailed(mechanism, f"the server asks for {m['iterations']} iterations")
     return ServerFirst(m["nonce"], b64decode(m["salt"]), int(m["iterations"]))
-
-
-def parse_client_final(text: str, mechanism: str = "SCRAM") -> ClientFinal:
-    """Parse the client's last message. Raises AuthFailed if it is malformed."""
-    m = _match(_CLIENT_FINAL, text, "last client", mechanism)
-    return ClientFinal(b64decode(m["binding"]), m["nonce"], b64decode(m["proof"]), m["bare"])
 
 
 def parse_server_final(text: str, mechanism: str = "SCRAM") -> ServerFinal:
@@ -180,11 +138,10 @@ class Scram:
     def extensions(self) -> Mapping[str, str]:
         return {"tokenauth": "true"} if self.delegation_token else {}
 
-    def client_first(self, nonce: str) -> ClientFirst:
-        """Return the first message for this nonce."""
+    def client_first(self, nonce: str) -> str:
+        """Return the first message for this nonce, without the header "n,,"."""
         extensions = "".join(f",{name}={value}" for name, value in self.extensions.items())
-        name = escape_name(self.user)
-        return ClientFirst(name, nonce, f"n={name},r={nonce}{extensions}")
+        return f"n={escape_name(self.user)},r={nonce}{extensions}"
 
     def exchange(self, nonce: str) -> Exchange:
         """Run the exchange.
@@ -196,12 +153,12 @@ class Scram:
             AuthFailed: The broker refused, sent a malformed message, or did not prove that it knows the password.
         """
         first = self.client_first(nonce)
-        server_first = decode_text((yield f"n,,{first.bare}".encode()), self.mechanism)
+        server_first = decode_text((yield f"n,,{first}".encode()), self.mechanism)
         challenge = parse_server_first(server_first, self.mechanism)
         self._check(challenge, nonce)
         keys = Keys.derive(self.mechanism, self.password, challenge.salt, challenge.iterations)
         without_proof = f"c={_NO_CHANNEL_BINDING},r={challenge.nonce}"
-        auth_message = f"{first.bare},{server_first},{without_proof}"
+        auth_message = f"{first},{server_first},{without_proof}"
         proof = b64encode(keys.client_proof(auth_message)).decode()
         answer = decode_text((yield f"{without_proof},p={proof}".encode()), self.mechanism)
         final = parse_server_final(answer, self.mechanism)
