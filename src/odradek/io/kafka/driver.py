@@ -32,6 +32,7 @@ from odradek.io.kafka.connection import KafkaConnection
 from odradek.io.kafka.connections import BrokerConnections
 from odradek.io.kafka.coordinators import Coordinators, CoordinatorType
 from odradek.io.kafka.group_topics import GroupTopics
+from odradek.io.kafka.member_runner import MemberRunner
 from odradek.io.kafka.membership import KafkaMembership
 from odradek.io.kafka.metadata import KafkaMetadata, MetadataOptions
 from odradek.io.kafka.offsets import CoordinatorAccess, KafkaOffsets
@@ -323,13 +324,9 @@ class KafkaDriver:
         if (oldest := self.connections.known.oldest()) is not None:
             group_protocol(subscription, settings, oldest)
         self._members += 1
+        access, topics = self._coordinator_access(), GroupTopics(subscription, self._metadata, self.ask)
         return KafkaMembership(
-            self._coordinator_access(),
-            GroupTopics(subscription, self._metadata, self.ask),
-            subscription,
-            settings,
-            spawn=self._spawn,
-            number=self._members,
+            MemberRunner(access, topics, subscription, settings, spawn=self._spawn, number=self._members)
         )
 
     def _member_settings(self, subscription: Subscription) -> MemberSettings:

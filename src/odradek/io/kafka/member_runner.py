@@ -29,7 +29,7 @@ from odradek.core.kafka.group_effects import (
     Revoke,
     Send,
 )
-from odradek.core.kafka.group_protocol import GroupProtocol, assignors_of, falls_back
+from odradek.core.kafka.group_protocol import GroupProtocol, assignors_of, falls_back, group_protocol
 from odradek.core.kafka.member import Member
 from odradek.core.kafka.member_states import ClassicMemberState, MemberSettings
 from odradek.core.kafka.transaction_requests import GroupMetadata
@@ -63,7 +63,6 @@ class MemberRunner:
         settings: Timeouts.
         spawn: Runs what keeps the member in its group.
         number: Tells members of one cluster apart: each has a connection of its own.
-        on_lost: Called when partitions are to be given up at once, instead of all steps that have not been returned.
 
     Raises:
         ConfigError: The subscription names an unknown assignor.
@@ -78,10 +77,10 @@ class MemberRunner:
         *,
         spawn: Spawn,
         number: int,
-        on_lost: Callable[[Lost], None],
     ) -> None:
-        self._access, self._topics, self._spawn, self._on_lost = access, topics, spawn, on_lost
-        self._subscription, self._settings = subscription, settings
+        self.access, self.topics, self.subscription = access, topics, subscription
+        self._settings, self._spawn = settings, spawn
+        self._on_lost: Callable[[Lost], None] = lambda effect: None
         self._assignors = assignors_of(subscription.assignors)
         self._group, self._purpose = subscription.group, f"group {subscription.group} member {number}"
         self._member = self._make_member(GroupProtocol.CLASSIC)  # until `start` says what the brokers have
@@ -116,8 +115,19 @@ class MemberRunner:
             self._reported.notify()
         return self._member
 
-    def start(self, protocol: GroupProtocol) -> None:
-        """Start the member, unless it was started before."""
+    async def start(self, on_lost: Callable[[Lost], None]) -> None:
+        """Start the member, unless it was started before. Cancellation: it is not started, or runs on.
+
+        Args:
+            on_lost: Called when partitions are to be given up at once, instead of all steps that were not returned.
+
+        Raises:
+            Unsupported, ConfigError: See `group_protocol`.
+        """
+        protocol = group_protocol(self.subscription, self._settings, self.access.versions())
+        if self.subscription.topics is None:
+            await self.retry(self.topics.read_all)
+        self._on_lost = on_lost
         if not self._started:
             self._started = True
             self._member = self._make_member(protocol)
@@ -168,7 +178,7 @@ class MemberRunner:
                 if not error.retriable:
                     raise
                 self._report_problem(error)
-            await anyio.sleep(self._access.backoff.delay(attempt, random()))
+            await anyio.sleep(self.access.backoff.delay(attempt, random()))
             attempt += 1
         return None
 
@@ -178,12 +188,12 @@ class MemberRunner:
         self.problem = str(error)
 
     def _make_member(self, protocol: GroupProtocol) -> Member | ConsumerGroupMember:
-        topics = self._topics.selected()
+        topics = self.topics.selected()
         if protocol is GroupProtocol.CLASSIC:
             return Member(self._settings, self._assignors, topics)
-        if self._subscription.include is None:
+        if self.subscription.include is None:
             return ConsumerGroupMember(self._settings, str(uuid4()), topics)
-        return ConsumerGroupMember(self._settings, str(uuid4()), frozenset(), regex=self._subscription.include)
+        return ConsumerGroupMember(self._settings, str(uuid4()), frozenset(), regex=self.subscription.include)
 
     # ---- the background task ---------------------------------------------------------------------------------
 
@@ -202,7 +212,7 @@ class MemberRunner:
 
     async def _carry_out_effects(self, tasks: anyio.abc.TaskGroup) -> None:
         """Do what the member decides, until it has left or failed."""
-        if self._subscription.max_blocked_s > 0:
+        if self.subscription.max_blocked_s > 0:
             self._heartbeats.start()
         while True:
             version = self._reported.version
@@ -230,7 +240,7 @@ class MemberRunner:
         if isinstance(sending, JoinGroupRequest) and not sending.member_id:
             return
         node = self.member.coordinator
-        versions = (node and self._connection(node).versions) or self._access.versions()
+        versions = (node and self._connection(node).versions) or self.access.versions()
         self.member.leave(member_lists=versions.has_member_lists, reason="the consumer left its block")
         if isinstance(sending, JoinGroupRequest | SyncGroupRequest):
             # A coordinator reads nothing more from a connection whose JoinGroup or SyncGroup waits for other members.
@@ -276,7 +286,7 @@ class MemberRunner:
     # ---- requests --------------------------------------------------------------------------------------------
 
     async def _send(self, send: Send) -> None:
-        delay = self._access.backoff.delay(self._failures, random())
+        delay = self.access.backoff.delay(self._failures, random())
         try:
             response: Response = await self._request(send)
         except OdradekError as error:
@@ -289,7 +299,7 @@ class MemberRunner:
             refused = getattr(response, "error_code", 0)
             self._failures = self._failures + 1 if refused else 0
             self.problem = (refused and getattr(response, "error_message", None)) or ""
-            if self._subscription.group_protocol is None and falls_back(response):
+            if self.subscription.group_protocol is None and falls_back(response):
                 self._member = self._make_member(GroupProtocol.CLASSIC)
             else:
                 self.member.receive(response, anyio.current_time(), delay)
@@ -299,7 +309,7 @@ class MemberRunner:
 
     async def _request(self, send: Send) -> Response:
         if send.node is None:
-            response: Response = await self._access.ask(type(send.request), lambda versions: send.request)
+            response: Response = await self.access.ask(type(send.request), lambda versions: send.request)
             return response
         response = await self._connection(send.node).submit(send.request, timeout_s=send.timeout_s)
         return response  # noqa: RET504 - typed by the assignment: `Send.request` is of any kind
@@ -307,13 +317,13 @@ class MemberRunner:
     def _connection(self, node: GroupCoordinator) -> KafkaConnection:
         broker = _broker(node)
         if self._broker is not None and self._broker != broker:
-            self._access.connections.close(self._broker, self._purpose)
+            self.access.connections.close(self._broker, self._purpose)
         self._broker = broker
-        return self._access.connections.get(broker, self._purpose)
+        return self.access.connections.get(broker, self._purpose)
 
     def _disconnect(self) -> None:
         if self._broker is not None:
-            self._access.connections.close(self._broker, self._purpose)
+            self.access.connections.close(self._broker, self._purpose)
 
     # ---- metadata --------------------------------------------------------------------------------------------
 
@@ -322,7 +332,7 @@ class MemberRunner:
         member = self.member
         assert isinstance(member, Member)
         table = await self.retry(
-            lambda: self._topics.read(compute.topics), needed=lambda: member.state is ClassicMemberState.ASSIGNING
+            lambda: self.topics.read(compute.topics), needed=lambda: member.state is ClassicMemberState.ASSIGNING
         )
         if table is not None:
             member.assign(replica_racks(table, compute.topics))
@@ -333,7 +343,7 @@ class MemberRunner:
         member = self.member
         assert isinstance(member, ConsumerGroupMember)
         names = await self.retry(
-            lambda: self._topics.names(resolve.topic_ids),
+            lambda: self.topics.names(resolve.topic_ids),
             needed=lambda: member.state is ConsumerGroupState.RESOLVING,
         )
         member.resolved(names or {})
@@ -341,17 +351,17 @@ class MemberRunner:
 
     async def _follow_metadata(self) -> None:
         """Tell the member of new topics and partitions."""
-        table = self._topics.table
+        table = self.topics.table
         while True:
-            table = await self._topics.wait_for_newer(table.version)
-            if self._topics.lacks_leaders():
+            table = await self.topics.wait_for_newer(table.version)
+            if self.topics.lacks_leaders():
                 continue
             member = self.member
             if isinstance(member, ConsumerGroupMember):
-                if self._subscription.exclude is not None:
-                    member.subscribe(self._topics.selected())
+                if self.subscription.exclude is not None:
+                    member.subscribe(self.topics.selected())
             elif member.state is ClassicMemberState.STABLE:
-                member.subscribe(self._topics.selected())
+                member.subscribe(self.topics.selected())
                 member.metadata_changed(replica_racks(table, table.state.topics))
             self._reported.notify()
 

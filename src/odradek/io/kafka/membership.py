@@ -13,15 +13,12 @@ from collections.abc import Mapping, Sequence
 
 import anyio
 
-from odradek.core.interfaces import Assignment, RebalanceListener, Subscription
+from odradek.core.interfaces import Assignment, RebalanceListener
 from odradek.core.kafka.group_effects import Assign, Lost, Revoke
-from odradek.core.kafka.group_protocol import group_protocol
-from odradek.core.kafka.member_states import MemberSettings
 from odradek.core.kafka.transaction_positions import TransactionPositions
 from odradek.core.kafka.transaction_requests import GroupMetadata, Offset
 from odradek.errors import GroupError
-from odradek.io.kafka.group_topics import GroupTopics
-from odradek.io.kafka.member_runner import MemberRunner, Spawn
+from odradek.io.kafka.member_runner import MemberRunner
 from odradek.io.kafka.offsets import CoordinatorAccess, KafkaOffsets
 from odradek.io.notifier import Notifier
 from odradek.types import Position, TopicPartition
@@ -37,33 +34,12 @@ class KafkaMembership:
     The member exists from `run` until `leave`; in between it stays in the group, also after `run` was cancelled.
 
     Args:
-        access: The way to the coordinator.
-        topics: The topics of the group.
-        subscription: The group and its topics.
-        settings: Timeouts.
-        spawn: Runs what keeps the member in its group.
-        number: Tells members of one cluster apart: each has a connection of its own.
-
-    Raises:
-        ConfigError: The subscription names an unknown assignor.
+        runner: Runs it.
     """
 
-    def __init__(
-        self,
-        access: CoordinatorAccess,
-        topics: GroupTopics,
-        subscription: Subscription,
-        settings: MemberSettings,
-        *,
-        spawn: Spawn,
-        number: int,
-    ) -> None:
-        self._access, self._topics = access, topics
-        self._subscription, self._settings, self._group = subscription, settings, subscription.group
-        self._offsets = KafkaOffsets(access, subscription.group, subscription.commit_metadata)
-        self._runner = MemberRunner(
-            access, topics, subscription, settings, spawn=spawn, number=number, on_lost=self._lose
-        )
+    def __init__(self, runner: MemberRunner) -> None:
+        self._runner, self._group = runner, runner.subscription.group
+        self._offsets = KafkaOffsets(runner.access, self._group, runner.subscription.commit_metadata)
         self._in_transactions, self._transaction_ended = TransactionPositions(), Notifier()
         self._assigned: dict[TopicPartition, int] = {}  # what the listener has, with its stream
         self._listener: RebalanceListener | None = None
@@ -90,11 +66,8 @@ class KafkaMembership:
             Fenced: Another process has this member's identity.
             BrokerError, ConfigError: The group does not accept this member; trying again cannot change that.
         """
-        protocol = group_protocol(self._subscription, self._settings, self._access.versions())
-        if self._subscription.topics is None:
-            await self._runner.retry(self._topics.read_all)
+        await self._runner.start(self._lose)
         self._listener = listener
-        self._runner.start(protocol)
         try:
             while True:
                 await self._carry_out(await self._runner.next_step(), listener)
@@ -122,7 +95,7 @@ class KafkaMembership:
 
     def shares(self, access: CoordinatorAccess) -> bool:
         """Return True if this member belongs to the cluster of these coordinators."""
-        return self._access.coordinators is access.coordinators
+        return self._runner.access.coordinators is access.coordinators
 
     def offsets(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Offset]:
         """Return positions as this member stores them."""
@@ -183,12 +156,12 @@ class KafkaMembership:
         await listener.assign(Assignment(self._generation, streams, {p: committed[p] for p in added}))
 
     async def _read_committed(self, partitions: frozenset[TopicPartition]) -> dict[TopicPartition, Position | None]:
-        await self._topics.find({p.topic for p in partitions})
+        await self._runner.topics.find({p.topic for p in partitions})
         return await self.committed(sorted(partitions))
 
     def _choose_streams(self, added: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the stream of each new partition: of those of its topic, the one with the fewest."""
-        wanted = self._subscription
+        wanted = self._runner.subscription
         counts = wanted.topics or {}
         used = Counter((p.topic, stream) for p, stream in self._assigned.items())
         chosen: dict[TopicPartition, int] = {}
