@@ -16,8 +16,8 @@ from anyio import wait_all_tasks_blocked
 from odradek.core.backoff import Backoff
 from odradek.errors import AuthFailed, ConfigError, Unreachable
 from odradek.io.kafka import gssapi
-from odradek.io.kafka.authentication import TokenSource, expiry_of, login
-from odradek.io.security import Security
+from odradek.io.kafka.authentication import FACTORIES, TokenSource, expiry_of, login
+from odradek.io.security import MECHANISMS, Security
 
 pytestmark = pytest.mark.anyio
 
@@ -261,3 +261,7 @@ def test_gssapi_exchanges_its_tokens_and_chooses_no_security_layer() -> None:
 def test_gssapi_fails_where_the_broker_or_the_ticket_does(offer: bytes, answers: tuple[bytes, ...], why: str) -> None:
     with pytest.raises(AuthFailed, match=why):
         list(answered(Ticket(offer), *answers))
+
+
+def test_there_is_a_login_for_each_mechanism_that_security_allows() -> None:
+    assert FACTORIES.keys() == set(MECHANISMS)

@@ -19,6 +19,7 @@ import anyio
 
 from odradek.core.backoff import Backoff
 from odradek.core.kafka.sasl import Exchange, OAuthBearer, Plain, Scram
+from odradek.core.kafka.sasl.scram import HASHES
 from odradek.errors import AuthFailed, ConfigError, OdradekError, Unreachable
 from odradek.io.kafka.handshake import Login
 from odradek.io.notifier import Notifier
@@ -27,6 +28,9 @@ from odradek.io.security import Security, TokenProvider
 __all__ = ["TokenSource", "login"]
 
 log = logging.getLogger("odradek.security")
+
+Begin = Callable[[str], Exchange]
+"""Function that begins an exchange with a host: see `Login`."""
 
 REFRESH_FRACTION = 0.8
 """Part of its lifetime after which a token is replaced: brokers end a session at the expiry of its token."""
@@ -146,26 +150,38 @@ def login(security: Security, tokens: TokenSource | None) -> Login:
     mechanism = security.sasl_mechanism
     if mechanism is None:
         raise ConfigError("SASL needs Security(sasl_mechanism=...), or ODRADEK_SASL_MECHANISM in the environment")
-    if mechanism == "OAUTHBEARER":
-        return Login(mechanism, _bearer(security, tokens))
-    if mechanism == "GSSAPI":
-        from odradek.io.kafka.gssapi import kerberos_exchange
+    return Login(mechanism, FACTORIES[mechanism](security, tokens))
 
-        service = security.sasl_kerberos_service_name or "kafka"
-        return Login(mechanism, lambda host: kerberos_exchange(service, host))
+
+def _plain(security: Security, tokens: TokenSource | None) -> Begin:
+    plain = Plain(*_user_and_password(security))
+    return lambda host: plain.exchange()
+
+
+def _scram(security: Security, tokens: TokenSource | None) -> Begin:
+    user, password = _user_and_password(security)
+    scram = Scram(security.sasl_mechanism or "", user, password, security.sasl_delegation_token)
+    return lambda host: scram.exchange(token_urlsafe(24))
+
+
+def _user_and_password(security: Security) -> tuple[str, str]:
     user, password = security.sasl_username, security.sasl_password
     if user is None or password is None:
         raise ConfigError(
-            f"{mechanism} needs sasl_username and sasl_password, or ODRADEK_SASL_USERNAME and ODRADEK_SASL_PASSWORD"
+            f"{security.sasl_mechanism} needs sasl_username and sasl_password, "
+            "or ODRADEK_SASL_USERNAME and ODRADEK_SASL_PASSWORD"
         )
-    if mechanism == "PLAIN":
-        plain = Plain(user, password)
-        return Login(mechanism, lambda host: plain.exchange())
-    scram = Scram(mechanism, user, password, security.sasl_delegation_token)
-    return Login(mechanism, lambda host: scram.exchange(token_urlsafe(24)))
+    return user, password
 
 
-def _bearer(security: Security, tokens: TokenSource | None) -> Callable[[str], Exchange]:
+def _kerberos(security: Security, tokens: TokenSource | None) -> Begin:
+    from odradek.io.kafka.gssapi import kerberos_exchange
+
+    service = security.sasl_kerberos_service_name or "kafka"
+    return lambda host: kerberos_exchange(service, host)
+
+
+def _bearer(security: Security, tokens: TokenSource | None) -> Begin:
     fixed = security.sasl_token
     if tokens is None and fixed is None:
         raise ConfigError("OAUTHBEARER needs sasl_token_provider or sasl_token, or ODRADEK_SASL_TOKEN")
@@ -179,3 +195,13 @@ def _bearer(security: Security, tokens: TokenSource | None) -> Callable[[str], E
             raise AuthFailed("OAUTHBEARER", error.message()) from None
 
     return begin
+
+
+FACTORIES: dict[str, Callable[[Security, TokenSource | None], Begin]] = {
+    "PLAIN": _plain,
+    **dict.fromkeys(HASHES, _scram),
+    "OAUTHBEARER": _bearer,
+    "GSSAPI": _kerberos,
+}
+"""Functions that make what begins exchanges, by the names that `Security` allows. They raise ConfigError if options of
+theirs are missing."""
