@@ -12,12 +12,12 @@ from enum import Enum
 from typing import Any
 
 from odradek.core.kafka.broker_errors import broker_error
-from odradek.core.kafka.group_effects import Assign, Effect, Fail, GroupCoordinator, Lost, ResolveTopics, Revoke, Send
-from odradek.core.kafka.in_flight import InFlight
+from odradek.core.kafka.group_effects import Assign, GroupCoordinator, ResolveTopics, Revoke
+from odradek.core.kafka.member_base import BaseMember
 from odradek.core.kafka.member_states import MAX_UNKNOWN_ERRORS, MemberSettings, loss_reason
 from odradek.core.kafka.transaction_requests import GroupMetadata
 from odradek.core.states import Machine
-from odradek.errors import Fenced, LocalProtocolError, OdradekError, Unsupported
+from odradek.errors import Fenced, LocalProtocolError, Unsupported
 from odradek.types import TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.common import TopicIdPartitions
@@ -87,7 +87,7 @@ _FENCING = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID
 _MOVED = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
 
 
-class ConsumerGroupMember:
+class ConsumerGroupMember(BaseMember[ConsumerGroupState, ConsumerGroupEvent]):
     """One member.
 
     Args:
@@ -107,21 +107,13 @@ class ConsumerGroupMember:
         regex: str = "",
         server_assignor: str | None = None,
     ) -> None:
-        self.settings, self.member_id = settings, member_id
-        self.topics, self.regex, self.server_assignor = topics, regex, server_assignor
-        self.state = CONSUMER_GROUP_MEMBER.start
+        super().__init__(CONSUMER_GROUP_MEMBER, _E.FAIL, settings, topics)
+        self.member_id, self.regex, self.server_assignor = member_id, regex, server_assignor
         self.epoch = JOIN_EPOCH
-        self.coordinator: GroupCoordinator | None = None
-        self.owned: frozenset[TopicPartition] = frozenset()
-        self._revoking: Revoke | None = None
         self._target: tuple[TopicIdPartitions, ...] | None = None
         self._names: dict[bytes, str] = {}
         self._sent: Mapping[str, Any] = {}  # the fields that the coordinator has
         self._had_regex = bool(regex)
-        self._effects: list[Effect] = []
-        self._in_flight = InFlight[Request[Any]]()
-        self._unknown_errors = 0  # in a row
-        self._heartbeat_at = 0.0
         self._interval_s = settings.heartbeat_interval_s
 
     def __repr__(self) -> str:
@@ -129,16 +121,6 @@ class ConsumerGroupMember:
             f"<ConsumerGroupMember {self.member_id or '(no id)'} of {self.settings.group}: {self.state.name}, "
             f"epoch {self.epoch}, {len(self.owned)} partitions>"
         )
-
-    @property
-    def has_ended(self) -> bool:
-        """True once it has left or failed."""
-        return self.state in (_S.LEFT, _S.FAILED)
-
-    @property
-    def is_leaving(self) -> bool:
-        """True from `leave` until it has left."""
-        return self.state is _S.LEAVING
 
     @property
     def fence(self) -> GroupMetadata:
@@ -198,20 +180,6 @@ class ConsumerGroupMember:
             self._go(_E.RESOLVED)
             self._reconcile()
 
-    def revoked(self, revoke: Revoke) -> None:
-        """Continue after the partitions of a `Revoke` were given up and committed.
-
-        Args:
-            revoke: The effect. If its partitions were lost meanwhile the call has no effect, even if another `Revoke`
-                is outstanding by now.
-        """
-        if revoke is self._revoking:
-            self._revoking = None
-            self.owned -= revoke.partitions
-            self._go(_E.REVOKED)
-            self._heartbeat_at = 0.0  # acknowledge at once
-            self._reconcile()
-
     def leave(self) -> None:
         """Leave the group, after everything was committed. The partitions of a static member stay assigned to it until
         it restarts or its session times out."""
@@ -221,37 +189,9 @@ class ConsumerGroupMember:
         if self.state is _S.LEAVING and not joined:
             self._go(_E.LEFT)
 
-    # ---- effects ----
+    # ---- responses ----
 
-    def poll(self, now: float) -> list[Effect]:
-        """Return the effects to carry out now, in this order."""
-        if self._in_flight.can_send(now) and not self.has_ended:
-            if self.coordinator is None:
-                self._send(FindCoordinatorRequest(key=self.settings.group))
-            elif now >= self._heartbeat_at or self.state in (_S.JOINING, _S.LEAVING):
-                self._heartbeat_at = now + self._interval_s
-                self._send(self._next_heartbeat(), self.coordinator)
-        effects, self._effects = self._effects, []
-        return effects
-
-    def tick(self, now: float) -> float | None:
-        """Return when to call `poll` again at the latest; None if only a response or a call matters."""
-        if not self._in_flight.is_free or self.has_ended:
-            return None
-        retry_at = self._in_flight.wake_at(now)
-        return self._heartbeat_at if retry_at is None else retry_at
-
-    def receive(self, response: Response, now: float, backoff_s: float = 0.1) -> None:
-        """Handle the response to the request in flight.
-
-        Args:
-            response: The response.
-            now: The time (s).
-            backoff_s: Back-off if the error is a passing one (s); the caller adds its jitter.
-        """
-        sent = self._in_flight.complete(self)
-        if self.has_ended:
-            return
+    def _read(self, sent: Request[Any], response: Response, now: float, backoff_s: float) -> None:
         match response:
             case FindCoordinatorResponse():
                 if response.error_code and self.state is _S.LEAVING:
@@ -276,8 +216,21 @@ class ConsumerGroupMember:
 
     # ---- inside: requests ----
 
-    def _send(self, request: Request[Any], node: GroupCoordinator | None = None) -> None:
-        self._effects.append(Send(self._in_flight.send(request), node))
+    def _next_step(self, now: float) -> None:
+        if self.coordinator is None:
+            self._send(FindCoordinatorRequest(key=self.settings.group))
+        elif now >= self._heartbeat_at or self.state in (_S.JOINING, _S.LEAVING):
+            self._heartbeat_at = now + self._interval_s
+            self._send(self._next_heartbeat(), self.coordinator)
+
+    def _heartbeat_due(self) -> float:
+        return self._heartbeat_at
+
+    def _after_revoke(self, revoke: Revoke) -> None:
+        self.owned -= revoke.partitions
+        self._go(_E.REVOKED)
+        self._heartbeat_at = 0.0  # acknowledge at once
+        self._reconcile()
 
     def _say_everything(self) -> None:
         """Send the next heartbeat at once, and with every field."""
@@ -372,8 +325,7 @@ class ConsumerGroupMember:
         wanted = self._wanted()
         if self.owned - wanted:
             self._go(_E.REVOKE)
-            self._revoking = Revoke(self.owned - wanted)
-            self._effects.append(self._revoking)
+            self._revoke(self.owned - wanted)
         elif wanted - self.owned:
             self._effects.append(Assign(wanted - self.owned))
             self.owned = wanted
@@ -417,20 +369,6 @@ class ConsumerGroupMember:
         self.coordinator = None
         self._in_flight.back_off(now, backoff_s)
         self._heartbeat_at = 0.0
-
-    def _drop(self, reason: str) -> None:
-        self._revoking = None
-        if self.owned:
-            self._effects.append(Lost(self.owned, reason))
-            self.owned = frozenset()
-
-    def _fail(self, error: OdradekError) -> None:
-        self._drop(str(error))
-        self._go(_E.FAIL)
-        self._effects.append(Fail(error))
-
-    def _go(self, event: ConsumerGroupEvent) -> None:
-        self.state = CONSUMER_GROUP_MEMBER.after(self.state, event)
 
 
 def _is_leaving(request: Request[Any]) -> bool:

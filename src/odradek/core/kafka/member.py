@@ -12,9 +12,9 @@ from typing import Any
 
 from odradek.core.kafka.assignors import Assignment, Assignor, Topics
 from odradek.core.kafka.broker_errors import broker_error
-from odradek.core.kafka.group_effects import Assign, Compute, Effect, Fail, GroupCoordinator, Lost, Revoke, Send
+from odradek.core.kafka.group_effects import Assign, Compute, GroupCoordinator, Revoke
 from odradek.core.kafka.group_leader import GroupLeader
-from odradek.core.kafka.in_flight import InFlight
+from odradek.core.kafka.member_base import BaseMember
 from odradek.core.kafka.member_requests import heartbeat_request, join_request, leave_request, sync_request
 from odradek.core.kafka.member_states import (
     ACTIVE,
@@ -29,7 +29,7 @@ from odradek.core.kafka.member_states import (
 )
 from odradek.core.kafka.subscription import decode_assignment, decode_member, encode_subscription
 from odradek.core.kafka.transaction_requests import GroupMetadata
-from odradek.errors import ConfigError, Fenced, LocalProtocolError, OdradekError, RemoteProtocolError
+from odradek.errors import ConfigError, Fenced, LocalProtocolError, RemoteProtocolError
 from odradek.types import TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.groups import (
@@ -53,7 +53,7 @@ _S, _E = ClassicMemberState, ClassicMemberEvent
 _GONE = (MemberReaction.NEW_GENERATION, MemberReaction.NEW_MEMBER, MemberReaction.FENCED)
 
 
-class Member:
+class Member(BaseMember[ClassicMemberState, ClassicMemberEvent]):
     """One member.
 
     Args:
@@ -65,21 +65,14 @@ class Member:
     def __init__(self, settings: MemberSettings, assignors: Sequence[Assignor], topics: frozenset[str]) -> None:
         if not assignors or not settings.group:
             raise ConfigError("a group member needs a group id and at least one assignor")
-        self.settings, self.topics = settings, topics
+        super().__init__(MEMBER, _E.FAIL, settings, topics)
         self._assignors = {assignor.name: assignor for assignor in assignors}
         self.cooperative = all(assignor.cooperative for assignor in assignors)
-        self.state = MEMBER.start
-        self.member_id, self.generation = "", NO_GENERATION
-        self.coordinator: GroupCoordinator | None = None
-        self.owned: frozenset[TopicPartition] = frozenset()
+        self.generation = NO_GENERATION
         self._previous: tuple[TopicPartition, ...] = ()
         self._previous_generation = NO_GENERATION
-        self._effects: list[Effect] = []
-        self._in_flight = InFlight[Request[Any]]()
-        self._heartbeat_at = self._session_ends = 0.0
-        self._unknown_errors = 0  # in a row
+        self._session_ends = 0.0
         self._rejoin = False
-        self._revoking: Revoke | None = None
         self._protocol = ""
         self._leader: GroupLeader | None = None
         self._assignment: Assignment = {}
@@ -90,16 +83,6 @@ class Member:
             f"<Member {self.member_id or '(no id)'} of {self.settings.group}: {self.state.name}, "
             f"generation {self.generation}, {len(self.owned)} partitions>"
         )
-
-    @property
-    def has_ended(self) -> bool:
-        """True once it has left or failed."""
-        return self.state in (_S.LEFT, _S.FAILED)
-
-    @property
-    def is_leaving(self) -> bool:
-        """True from `leave` until it has left."""
-        return self.state is _S.LEAVING
 
     @property
     def fence(self) -> GroupMetadata:
@@ -165,20 +148,6 @@ class Member:
             self._assignment = self._leader.assign(topics)
             self._go(_E.COMPUTED)
 
-    def revoked(self, revoke: Revoke) -> None:
-        """Continue after the partitions of a `Revoke` were given up and committed.
-
-        Args:
-            revoke: The effect. If its partitions were lost meanwhile the call has no effect, even if another `Revoke`
-                is outstanding by now.
-        """
-        if revoke is not self._revoking:
-            return
-        self._revoking = None
-        if not self.cooperative:
-            self.owned = frozenset()
-        self._go(_E.REVOKED)
-
     def leave(self, *, member_lists: bool, reason: str = "") -> None:
         """Leave the group, after everything was committed. A static member sends nothing: its partitions stay assigned
         to it until it restarts or its session times out.
@@ -193,35 +162,9 @@ class Member:
         if self.state is _S.LEAVING and (not self.member_id or self.settings.instance_id or self.coordinator is None):
             self._go(_E.LEFT)
 
-    # ---- effects ----
+    # ---- responses ----
 
-    def poll(self, now: float) -> list[Effect]:
-        """Return the effects to carry out now, in this order."""
-        if self._in_flight.can_send(now):
-            self._next_step(now)
-        effects, self._effects = self._effects, []
-        return effects
-
-    def tick(self, now: float) -> float | None:
-        """Return when to call `poll` again at the latest; None if only a response or a call matters."""
-        if not self._in_flight.is_free or self.has_ended:
-            return None
-        retry_at = self._in_flight.wake_at(now)
-        if retry_at is not None:
-            return retry_at
-        return self._heartbeat_at if self.generation != NO_GENERATION else None
-
-    def receive(self, response: Response, now: float, backoff_s: float = 0.1) -> None:
-        """Handle the response to the request in flight.
-
-        Args:
-            response: The response.
-            now: The time (s).
-            backoff_s: Back-off if the error is a passing one (s); the caller adds its jitter.
-        """
-        sent = self._in_flight.complete(self)
-        if self.has_ended:
-            return
+    def _read(self, sent: Request[Any], response: Response, now: float, backoff_s: float) -> None:
         if not getattr(response, "error_code", 0):
             self._unknown_errors = 0
         match response:
@@ -249,9 +192,15 @@ class Member:
 
     # ---- inside: steps ----
 
+    def _after_revoke(self, revoke: Revoke) -> None:
+        if not self.cooperative:
+            self.owned = frozenset()
+        self._go(_E.REVOKED)
+
+    def _heartbeat_due(self) -> float | None:
+        return self._heartbeat_at if self.generation != NO_GENERATION else None
+
     def _next_step(self, now: float) -> None:
-        if self.has_ended:
-            return
         if self.state is _S.LEAVING:
             leave = leave_request(self.fence, member_lists=self._member_lists, reason=self._leave_reason)
             self._send(leave, self.coordinator)
@@ -276,12 +225,8 @@ class Member:
         if self.cooperative or not self.owned:
             self._go(_E.REJOIN)
         else:
+            self._go(_E.REVOKE)
             self._revoke(self.owned)
-
-    def _revoke(self, partitions: frozenset[TopicPartition]) -> None:
-        self._go(_E.REVOKE)
-        self._revoking = Revoke(partitions)
-        self._effects.append(self._revoking)
 
     def _heartbeat(self, now: float) -> None:
         if now >= self._session_ends:
@@ -290,11 +235,6 @@ class Member:
             return
         self._heartbeat_at = now + self.settings.heartbeat_interval_s
         self._send(heartbeat_request(self.fence), self.coordinator)
-
-    def _send(
-        self, request: Request[Any], node: GroupCoordinator | None = None, timeout_s: float | None = None
-    ) -> None:
-        self._effects.append(Send(self._in_flight.send(request), node, timeout_s))
 
     def _subscriptions(self) -> dict[str, bytes]:
         return {
@@ -370,6 +310,7 @@ class Member:
         self._confirm_session(now)
         self.owned, self._previous, self._previous_generation = target, tuple(sorted(target)), self.generation
         if removed:
+            self._go(_E.REVOKE)
             self._revoke(removed)
         self._effects.append(Assign(added))
 
@@ -423,16 +364,6 @@ class Member:
         self._drop(reason)
         self._go(_E.LOST)
 
-    def _fail(self, error: OdradekError) -> None:
-        self._drop(str(error))
-        self._go(_E.FAIL)
-        self._effects.append(Fail(error))
-
     def _drop(self, reason: str) -> None:
-        self.generation, self._revoking = NO_GENERATION, None
-        if self.owned:
-            self._effects.append(Lost(self.owned, reason))
-            self.owned = frozenset()
-
-    def _go(self, event: ClassicMemberEvent) -> None:
-        self.state = MEMBER.after(self.state, event)
+        self.generation = NO_GENERATION
+        super()._drop(reason)
