@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from random import random
 from typing import TypeVar
-
-import anyio
 
 from odradek.core.backoff import Backoff
 from odradek.core.kafka.broker_errors import broker_error
@@ -15,6 +12,7 @@ from odradek.errors import DeadlineError, OdradekError, Unsupported
 from odradek.io.kafka.coordinators import CoordinatorType
 from odradek.io.kafka.metadata import KafkaMetadata
 from odradek.io.kafka.offsets import CoordinatorAccess
+from odradek.io.retry import first_answer, retry
 from odradek.types import Broker
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.schema import Request, Response
@@ -71,17 +69,11 @@ class AdminRequests:
         """Send a request to any broker: the next one if it does not answer, until the time is over."""
 
         async def attempt() -> R:
-            error: OdradekError | None = None
             if not self.metadata.table.brokers:  # 0.8.0 and 0.8.1 only list those that have a partition
                 await self.metadata.all_topics()
-            for broker in list(self.metadata.table.brokers.values()):
-                try:
-                    return await self.ask(broker, api, build)
-                except OdradekError as failed:
-                    if not failed.retriable:
-                        raise
-                    error = failed
-            raise error or broker_error(ErrorCode.BROKER_NOT_AVAILABLE, "no broker is known")
+            brokers = list(self.metadata.table.brokers.values())
+            none = broker_error(ErrorCode.BROKER_NOT_AVAILABLE, "no broker is known")
+            return await first_answer(brokers, lambda broker: self.ask(broker, api, build), none)
 
         return await self.until_accepted(api.SPEC.name, attempt)
 
@@ -131,14 +123,10 @@ class AdminRequests:
 
     async def until_accepted(self, what: str, attempt: Callable[[], Awaitable[T]], *, changes: bool = False) -> T:
         """Repeat an attempt while its errors pass, and while there is time; then raise the last one."""
-        error: OdradekError | None = None
-        with anyio.move_on_after(self._access.timeout_s):
-            for number in range(1_000):
-                try:
-                    return await attempt()
-                except OdradekError as failed:
-                    if not failed.retriable or (changes and failed.sent):
-                        raise
-                    error = failed
-                await anyio.sleep(self._access.backoff.delay(number, random()))
-        raise error or DeadlineError(what, self._access.timeout_s, sent=changes)
+        return await retry(
+            attempt,
+            self._access.backoff,
+            passes=lambda error: error.retriable and not (changes and error.sent),
+            limit_s=self._access.timeout_s,
+            late=DeadlineError(what, self._access.timeout_s, sent=changes),
+        )

@@ -21,7 +21,7 @@ from odradek.core.kafka.member_states import MemberSettings
 from odradek.core.kafka.partitioners import Murmur2
 from odradek.core.kafka.routing import KafkaRoutingTable
 from odradek.core.kafka.versions import BrokerVersions
-from odradek.errors import Closed, MessageTooLarge, OdradekError, Rejected, Unsupported, UsageError
+from odradek.errors import Closed, MessageTooLarge, Rejected, Unsupported, UsageError
 from odradek.io.connection import ConnectionOptions
 from odradek.io.gather import background_tasks, gather
 from odradek.io.kafka.admin import KafkaAdmin
@@ -39,6 +39,7 @@ from odradek.io.kafka.offsets import CoordinatorAccess, KafkaOffsets
 from odradek.io.kafka.producer_sequences import KafkaProducerSequences
 from odradek.io.kafka.topic_check import TopicCheck
 from odradek.io.kafka.transactions import KafkaTransactions
+from odradek.io.retry import first_answer
 from odradek.io.security import Security
 from odradek.io.tls import client_context
 from odradek.types import Broker
@@ -226,15 +227,8 @@ class KafkaDriver:
         """
         brokers = list(self.metadata.table.brokers.values())
         shuffle(brokers)
-        error: OdradekError = Closed(f"{self!r}: no broker is known")
-        for broker in brokers:
-            try:
-                return await self.connections.ask(broker, api, build)
-            except OdradekError as failed:
-                if not failed.retriable:
-                    raise
-                error = failed
-        raise error
+        none = Closed(f"{self!r}: no broker is known")
+        return await first_answer(brokers, lambda broker: self.connections.ask(broker, api, build), none)
 
     async def _ask_any(self, build: Callable[[BrokerVersions], FindCoordinatorRequest]) -> FindCoordinatorResponse:
         return await self.ask(FindCoordinatorRequest, build)

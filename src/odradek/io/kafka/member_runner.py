@@ -39,6 +39,7 @@ from odradek.io.kafka.group_topics import GroupTopics, replica_racks
 from odradek.io.kafka.heartbeat_thread import SIGNS_PER_INTERVAL, Heartbeat, HeartbeatThread
 from odradek.io.kafka.offsets import CoordinatorAccess
 from odradek.io.notifier import Notifier
+from odradek.io.retry import retry
 from odradek.types import Broker
 from odradek.wire.kafka.messages.groups import JoinGroupRequest, SyncGroupRequest
 from odradek.wire.kafka.schema import Response
@@ -170,22 +171,19 @@ class MemberRunner:
 
     async def retry(self, call: Callable[[], Awaitable[T]], needed: Callable[[], bool] = lambda: True) -> T | None:
         """Repeat a call after passing errors; return its result, or None once it is not needed any more."""
-        attempt = 0
-        while needed():
-            try:
-                return await call()
-            except OdradekError as error:
-                if not error.retriable:
-                    raise
-                self._report_problem(error)
-            await anyio.sleep(self.access.backoff.delay(attempt, random()))
-            attempt += 1
-        return None
 
-    def _report_problem(self, error: OdradekError) -> None:
-        if not self.problem:
-            log.warning("%s: %s; trying again", self._group, error)
-        self.problem = str(error)
+        async def attempt() -> T | None:
+            return await call() if needed() else None
+
+        return await retry(attempt, self.access.backoff, passes=self._passes)
+
+    def _passes(self, error: OdradekError) -> bool:
+        """Return True if an error is a passing one, which is reported as the problem of this member."""
+        if error.retriable:
+            if not self.problem:
+                log.warning("%s: %s; trying again", self._group, error)
+            self.problem = str(error)
+        return error.retriable
 
     def _make_member(self, protocol: GroupProtocol) -> Member | ConsumerGroupMember:
         topics = self.topics.selected()
@@ -292,9 +290,8 @@ class MemberRunner:
         except OdradekError as error:
             self._failures += 1
             self.member.connection_lost(anyio.current_time(), delay)
-            if not error.retriable:
+            if not self._passes(error):
                 raise
-            self._report_problem(error)
         else:
             refused = getattr(response, "error_code", 0)
             self._failures = self._failures + 1 if refused else 0

@@ -24,6 +24,7 @@ from odradek.core.kafka.routing_snapshot import RoutingSnapshot
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import Closed, ConfigError, OdradekError, Unreachable
 from odradek.io.notifier import Notifier
+from odradek.io.retry import retry
 from odradek.types import Broker, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.common import NodeEndpoint
@@ -307,24 +308,16 @@ class KafkaMetadata:
         self._problem_reads = self._problem_reads + 1 if any(map(self._table.has_problem, self._topics)) else 0
 
     async def _bootstrap_within(self, seconds: float) -> None:
-        error: OdradekError | None = None
-        with anyio.move_on_after(seconds):
-            attempt = tls_attempts = 0
-            while True:
-                try:
-                    await self._read_from_any(())
-                    return
-                except OdradekError as failed:
-                    error = failed
-                    tls_attempts = tls_attempts + 1 if _fails_in_tls(error) else 0
-                    if not error.retriable or tls_attempts == TLS_ATTEMPTS:
-                        raise
-                await anyio.sleep(self._options.backoff.delay(attempt, random()))
-                attempt += 1
-        if error is None:
-            addresses = ", ".join(broker.address for broker in self._bootstrap)
-            raise Unreachable("tcp", addresses, f"no answer within {seconds:g} s")
-        raise error
+        tls_attempts = 0  # in a row
+
+        def passes(error: OdradekError) -> bool:
+            nonlocal tls_attempts
+            tls_attempts = tls_attempts + 1 if _fails_in_tls(error) else 0
+            return error.retriable and tls_attempts < TLS_ATTEMPTS
+
+        addresses = ", ".join(broker.address for broker in self._bootstrap)
+        late = Unreachable("tcp", addresses, f"no answer within {seconds:g} s")
+        await retry(lambda: self._read_from_any(()), self._options.backoff, passes=passes, limit_s=seconds, late=late)
 
     def _update(self, state: KafkaRoutingTable) -> None:
         table = self._table.updated(state)

@@ -1,0 +1,70 @@
+"""Calls that are repeated while their errors pass, and questions that any of several brokers can answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Iterable
+from operator import attrgetter
+from random import random
+from typing import TypeVar
+
+import anyio
+
+from odradek.core.backoff import Backoff
+from odradek.errors import OdradekError
+
+__all__ = ["first_answer", "retry"]
+
+B = TypeVar("B")
+T = TypeVar("T")
+
+
+async def retry(
+    call: Callable[[], Awaitable[T]],
+    backoff: Backoff,
+    *,
+    passes: Callable[[OdradekError], bool] = attrgetter("retriable"),
+    limit_s: float = math.inf,
+    late: OdradekError | None = None,
+) -> T:
+    """Call until an attempt succeeds, with a back-off in between; return its result. Cancellation: that of the call.
+
+    Args:
+        call: One attempt.
+        passes: Returns True if there is to be another attempt after an error.
+        limit_s: Time for all attempts (s): the one that runs then is cancelled.
+        late: The error if the first attempt has not ended by then; needed with a limit.
+
+    Raises:
+        OdradekError: The first error that does not pass; or the last one that did, when the time is over.
+    """
+    last, failures = late, 0
+    with anyio.move_on_after(limit_s):
+        while True:
+            try:
+                return await call()
+            except OdradekError as error:
+                if not passes(error):
+                    raise
+                last = error
+            await anyio.sleep(backoff.delay(failures, random()))
+            failures += 1
+    assert last is not None
+    raise last
+
+
+async def first_answer(brokers: Iterable[B], ask: Callable[[B], Awaitable[T]], none: OdradekError) -> T:
+    """Ask one broker after the other, each once, until one answers. Cancellation: that of `ask`.
+
+    Raises:
+        OdradekError: The first error that is not retriable; or the last one; or `none`, if there is no broker.
+    """
+    error = none
+    for broker in brokers:
+        try:
+            return await ask(broker)
+        except OdradekError as failed:
+            if not failed.retriable:
+                raise
+            error = failed
+    raise error
