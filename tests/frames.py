@@ -1,11 +1,15 @@
-"""Size-delimited frames: `i32 size` and that many bytes (specification 1.1)."""
+"""Size-delimited frames: `i32 size` and that many bytes (specification 1.1); responses of 0.7 to fetches."""
 
 from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from itertools import chain
 
 from odradek.engine import Buffer
 from odradek.errors import RemoteProtocolError
 
-__all__ = ["FrameReader"]
+__all__ = ["FrameReader", "encode_fetch", "encode_multifetch"]
 
 
 class FrameReader:
@@ -67,3 +71,17 @@ class FrameReader:
     def error(self) -> RemoteProtocolError | None:
         """What broke the reader: known at once, also when `feed` still had bodies to give."""
         return RemoteProtocolError(self._broken) if self._broken else None
+
+
+_HEADER = struct.Struct(">ih")  # size (its two error bytes included), error code
+
+
+def encode_fetch(error: int, data: Buffer) -> list[Buffer]:
+    """A FETCH response, or one part of a MULTIFETCH response: they are equal."""
+    return [_HEADER.pack(2 + len(data), error), data]
+
+
+def encode_multifetch(parts: Sequence[tuple[int, Buffer]]) -> list[Buffer]:
+    """A MULTIFETCH response of (error code, log bytes) per part, in request order; its outer code is 0."""
+    size = 2 + sum(_HEADER.size + len(data) for _, data in parts)
+    return [_HEADER.pack(size, 0), *chain.from_iterable(encode_fetch(error, data) for error, data in parts)]

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from anyio.abc import ByteStream, TaskGroup
 from anyio.lowlevel import checkpoint
-from tests.frames import FrameReader
+from tests.frames import FrameReader, encode_fetch, encode_multifetch
 from tests.memory_pair import memory_pair
 
 from odradek.core.backoff import Backoff
@@ -42,7 +42,7 @@ from odradek.io.kafka07.broker_client import BrokerClientOptions, Kafka07BrokerC
 from odradek.types import EARLIEST, LATEST, AtTime, Broker, Position, TopicPartition
 from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set
 from odradek.wire.kafka07.requests import Fetch, MultiFetch, MultiProduce, Offsets, Produce, Request, decode_request
-from odradek.wire.kafka07.responses import encode_fetch, encode_multifetch, encode_offsets
+from odradek.wire.kafka07.responses import encode_offsets
 
 from ..payloads import payloads
 from .limits import end_time_limits

@@ -18,7 +18,7 @@ from pathlib import Path
 from zlib import crc32
 
 from tests import fuzzing
-from tests.frames import FrameReader
+from tests.frames import FrameReader, encode_fetch, encode_multifetch
 from tests.fuzzing import Mutation, cut, double, flip, mutate, overwrite, remove
 
 from odradek import engine as engines
@@ -43,8 +43,6 @@ from odradek.wire.kafka07.responses import (
     FetchReply,
     MultiFetchReply,
     OffsetsReply,
-    encode_fetch,
-    encode_multifetch,
     encode_offsets,
 )
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.frames import FrameReader
+from tests.frames import FrameReader, encode_fetch, encode_multifetch
 
 from odradek.core.interfaces import DecoderOptions
 from odradek.errors import RemoteProtocolError
@@ -35,8 +35,6 @@ from odradek.wire.kafka07.responses import (
     FetchReply,
     MultiFetchReply,
     OffsetsReply,
-    encode_fetch,
-    encode_multifetch,
     encode_offsets,
 )
 from odradek.wire.kafka07.topic_names import is_legal_topic

@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from itertools import chain
 from typing import NamedTuple, Protocol
 
 from odradek.engine import Buffer
@@ -24,8 +23,6 @@ __all__ = [
     "OffsetsReply",
     "PartResult",
     "broker_error",
-    "encode_fetch",
-    "encode_multifetch",
     "encode_offsets",
 ]
 
@@ -88,17 +85,6 @@ _HEADER = struct.Struct(">ih")  # size (its two error bytes included), error cod
 _EMPTY_PART = _HEADER.size
 _read_header = _HEADER.unpack_from
 _EMPTY = _HEADER.pack(2, 0)
-
-
-def encode_fetch(error: int, data: Buffer) -> list[Buffer]:
-    """Return a FETCH response, or one part of a MULTIFETCH response: they are equal. `data` is not copied."""
-    return [_HEADER.pack(2 + len(data), error), data]
-
-
-def encode_multifetch(parts: Sequence[tuple[int, Buffer]]) -> list[Buffer]:
-    """Return a MULTIFETCH response of (error code, log bytes) per part, in request order; its outer code is 0."""
-    size = 2 + sum(_EMPTY_PART + len(data) for _, data in parts)
-    return [_HEADER.pack(size, 0), *chain.from_iterable(encode_fetch(error, data) for error, data in parts)]
 
 
 def encode_offsets(offsets: Sequence[int]) -> list[Buffer]:
