@@ -1,4 +1,4 @@
-"""The three responses of 0.7, both directions (specification 1.4 and 1.5).
+"""The three responses of 0.7 (specification 1.4 and 1.5).
 
 A response does not say what it answers, so each decoder is made for one expected response. Decoders are fed bytes in
 any split and pass log bytes on as they arrive; a whole response is never assembled in memory.
