@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests.loops import LOOPS
+from tests.loops import BOTH, on
 
 from odradek import engine as engine_module
 from odradek.testing import KafkaBroker
@@ -58,10 +57,7 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.fixture(params=LOOPS)
-def anyio_backend(request: pytest.FixtureRequest) -> Any:
-    """Tests marked `anyio` run on asyncio and trio; those of `io` on uvloop, too."""
-    return request.param
+anyio_backend = on(BOTH)  # those that differ from this say so (see `tests.loops`)
 
 
 def built(name: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.loops import ASYNCIO, on
 
 from odradek.client.consumer.consumer import Consumer
 from odradek.client.consumer.reader import Reader
@@ -25,6 +26,7 @@ from odradek.types import EARLIEST, LATEST, Position, Record, TopicPartition
 from ..payloads import payload, payloads
 
 pytestmark = pytest.mark.anyio
+anyio_backend = on(ASYNCIO)
 
 TUNING = Tuning(fetch_idle=0.01, backoff=Backoff(first_s=0.01, max_s=0.1))
 CONFIG = {"num.partitions": "3", "log.flush.interval": "1"}

@@ -9,12 +9,14 @@ from typing import assert_type
 
 import anyio
 import pytest
+from tests.loops import ASYNCIO, on
 
 import odradek as od
 from odradek.io.zookeeper import ZooKeeper
 from odradek.testing import Kafka07Broker, ZooKeeperServer
 
 pytestmark = pytest.mark.anyio
+anyio_backend = on(ASYNCIO)
 
 
 async def test_pain_heartbeats_survive_a_handler_that_blocks_the_loop(odradek_zookeeper: ZooKeeperServer) -> None:

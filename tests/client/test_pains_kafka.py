@@ -14,6 +14,7 @@ from typing import Literal
 import anyio
 import anyio.to_thread
 import pytest
+from tests.loops import ASYNCIO, on
 
 import odradek as od
 from odradek.client.options import Tuning
@@ -26,6 +27,7 @@ from odradek.types import LATEST, Broker
 from odradek.wire.kafka.messages.groups import DescribeGroupsRequest
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+anyio_backend = on(ASYNCIO)
 
 PARTITIONS = 2
 SESSION_S, BLOCKED_S = 3.0, 6.0
@@ -155,10 +157,6 @@ async def test_a_loop_that_is_blocked_beyond_the_bound_loses_its_partitions_and_
     assert len(removals(caplog)) == 1
 
 
-TWO_LOOPS = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
-
-
-@TWO_LOOPS
 async def test_pain_a_handler_slower_than_the_session_is_not_expelled_and_gets_no_record_twice(
     broker: KafkaBroker,
 ) -> None:
@@ -177,7 +175,6 @@ async def test_pain_a_handler_slower_than_the_session_is_not_expelled_and_gets_n
         assert consumer.assignment is before and consumer.consumer_id == member
 
 
-@TWO_LOOPS
 async def test_pain_a_slow_handler_is_named_before_a_rebalance_cancels_it_and_its_record_is_handled_once(
     broker: KafkaBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -215,7 +212,6 @@ async def test_pain_a_slow_handler_is_named_before_a_rebalance_cancels_it_and_it
     assert len(named) == len(cancelled) == PARTITIONS and max(named) < min(cancelled), said
 
 
-@TWO_LOOPS
 async def test_pain_a_batch_is_kept_for_its_consumer_within_the_bound_and_not_longer(
     broker: KafkaBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -233,7 +229,6 @@ async def test_pain_a_batch_is_kept_for_its_consumer_within_the_bound_and_not_lo
     assert "rebalance continues without" in ended
 
 
-@TWO_LOOPS
 async def test_pain_what_ends_a_consumer_in_the_background_is_raised_where_it_iterates(broker: KafkaBroker) -> None:
     async with topic_with_records(broker, 0) as (k, topic):
         older, newer = (k.consumer(topic, group=topic, consumer_id="one", group_protocol="classic") for _ in range(2))
@@ -242,7 +237,6 @@ async def test_pain_what_ends_a_consumer_in_the_background_is_raised_where_it_it
                 await anext(older)
 
 
-@TWO_LOOPS
 async def test_pain_a_consumer_survives_restarts_of_its_broker(
     broker: KafkaBroker, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
+from tests.loops import ASYNCIO, on
 
 from odradek.client.connect import connect
 from odradek.client.options import Tuning
@@ -27,6 +28,7 @@ from odradek.wire.kafka07.message_set import MessageSetDecoder
 from ..payloads import payloads
 
 pytestmark = pytest.mark.anyio
+anyio_backend = on(ASYNCIO)
 
 StartBroker = Callable[..., Kafka07Broker]
 HASTY = Tuning(backoff=Backoff(0.001, 2, 0.02))

@@ -1,23 +1,15 @@
-"""Every event loop, and real ZooKeepers, one of each version per session."""
+"""Real ZooKeepers, one of each version per session."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
-from typing import Any
 from uuid import uuid4
 
 import pytest
-from tests.loops import EVERY_LOOP
 
 from odradek.testing import ZooKeeperServer
-
-
-@pytest.fixture(params=EVERY_LOOP)
-def anyio_backend(request: pytest.FixtureRequest) -> Any:
-    """Tests marked `anyio` run on every loop here."""
-    return request.param
 
 
 @pytest.fixture(scope="session")

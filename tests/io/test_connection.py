@@ -13,6 +13,7 @@ import pytest
 from anyio import wait_all_tasks_blocked
 from anyio.abc import ByteStream, SocketAttribute
 from anyio.lowlevel import checkpoint
+from tests.loops import EVERY_LOOP, on
 from tests.memory_pair import memory_pair
 
 from odradek.core.backoff import Backoff
@@ -35,6 +36,7 @@ from odradek.io.requests import COALESCE_BYTES, RECONNECT, Handshake, InFlightRe
 from .limits import end_time_limits
 
 pytestmark = pytest.mark.anyio
+anyio_backend = on(EVERY_LOOP)
 
 AT_ONCE = ConnectionOptions(backoff=Backoff(0, 1, 5))
 

@@ -12,6 +12,7 @@ import anyio
 import anyio.to_thread
 import pytest
 import trustme
+from tests.loops import EVERY_LOOP, on
 
 from odradek.errors import Unreachable
 from odradek.io import tcp
@@ -22,6 +23,7 @@ from odradek.io.transport import Transport
 from .limits import TimeLimit
 
 pytestmark = pytest.mark.anyio
+anyio_backend = on(EVERY_LOOP)
 
 BIG = 3 << 20
 

@@ -15,6 +15,7 @@ import anyio
 import pytest
 from anyio import wait_all_tasks_blocked
 from anyio.lowlevel import checkpoint
+from tests.loops import EVERY_LOOP, on
 
 from odradek.engine import Buffer
 from odradek.errors import Closed, ConfigError, ConnectionLost, DeadlineError, OdradekError
@@ -26,6 +27,7 @@ from odradek.io.transport import READ_BYTES, AsyncioTransport, Transport
 from .limits import end_time_limits
 
 pytestmark = pytest.mark.anyio
+anyio_backend = on(EVERY_LOOP)
 
 MiB = 1 << 20
 

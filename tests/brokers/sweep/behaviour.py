@@ -13,6 +13,7 @@ import anyio
 import anyio.to_thread
 
 import odradek as od
+from odradek.io.connection import ConnectionOptions
 from odradek.io.kafka.driver import KafkaDriver, KafkaOptions
 from odradek.io.kafka.metadata import MetadataOptions
 from odradek.testing import KafkaBroker, KafkaCluster
@@ -25,7 +26,7 @@ T = TypeVar("T")
 
 LIMIT_S = 150.0
 """Limit for one behaviour on one release (s)."""
-TUNING = od.Tuning(request_timeout=5.0, session_timeout=10.0, backoff=od.Backoff(0.02, 2, 0.5))
+TUNING = od.Tuning(request_timeout=5.0, backoff=od.Backoff(0.02, 2, 0.5))
 
 
 class Stand:
@@ -39,16 +40,25 @@ class Stand:
         return self.number >= since
 
     def connect(self, *, direct: bool = False) -> od.Cluster:
-        """Connect as users do, or without the proxies."""
+        """Connect as users do, or without the proxies; members send their heartbeats, by which they learn that their
+        group has changed, more often."""
         brokers = self.cluster.brokers
-        addresses = [f"{each.host}:{each.plaintext_port}" for each in brokers] if direct else [self.cluster.bootstrap]
-        return od.connect(f"kafka://{','.join(addresses)}", tuning=TUNING)
+        return self._connected([each.plaintext_port if direct else each.port for each in brokers])
 
     def connect_attentive(self) -> od.Cluster:
         """Connect with a client that reads the metadata every second, where others do so every five minutes."""
-        brokers = [od.Broker(-1, each.host, each.port) for each in self.cluster.brokers]
-        options = KafkaOptions(metadata=MetadataOptions(max_age_s=1.0), session_timeout_s=10.0)
-        return od.Cluster(KafkaDriver(brokers, options), TUNING)
+        return self._connected([each.port for each in self.cluster.brokers], max_age_s=1.0)
+
+    def _connected(self, ports: Iterable[int], max_age_s: float = 300.0) -> od.Cluster:
+        options = KafkaOptions(
+            ConnectionOptions(TUNING.connect_timeout, TUNING.backoff),
+            MetadataOptions(max_age_s=max_age_s, backoff=TUNING.backoff),
+            TUNING.request_timeout,
+            session_timeout_s=10.0,
+            heartbeat_s=0.5,
+        )
+        host = self.cluster.brokers[0].host
+        return od.Cluster(KafkaDriver([od.Broker(-1, host, port) for port in ports], options), TUNING)
 
     async def run(self, work: Callable[..., T], *args: Any, **options: Any) -> T:
         """Run what blocks in a thread."""

@@ -56,10 +56,10 @@ def test_rows_come_as_they_were_decoded_if_no_number_is_asked_for() -> None:
 
 
 def test_a_number_of_rows_is_taken_across_what_was_decoded_together() -> None:
-    rows = queue(columns([b"a", b"b"]), columns([b"c"], 2), columns([b"d", b"e"], 3))
+    rows = queue(columns([b"a"]), columns([b"b", b"c"], 1), columns([b"d", b"e", b"f"], 3))
     taken = rows.take_rows(4, 0.0)
     assert (taken.values, taken.positions) == ([b"a", b"b", b"c", b"d"], [0, 1, 2, 3])
-    assert rows.take_rows(4, 0.0).values == [b"e"]
+    assert rows.take_rows(4, 0.0).values == [b"e", b"f"]
 
 
 def test_memory_is_held_until_the_last_row_of_a_part_is_taken() -> None:

@@ -10,6 +10,7 @@ import pytest
 from tests.io.kafka.peer import CLUSTER, EVERYTHING, Peer, negotiate
 from tests.io.kafka.test_handshake import SHORT, connection_to
 from tests.io.limits import end_time_limits
+from tests.loops import EVERY_LOOP, on
 
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import (
@@ -42,6 +43,7 @@ from odradek.wire.kafka.messages.metadata import (
 )
 
 pytestmark = pytest.mark.anyio
+anyio_backend = on(EVERY_LOOP)
 
 
 def offers(**last: int) -> ApiVersionsResponse:

@@ -212,8 +212,13 @@ async def test_errors_of_joining_a_group(
     async def attempt(code: ErrorCode) -> str:
         mock.push_errors(api, code)
         mock.forget_requests()
-        async with cluster.consumer("t", group=f"g{next(NUMBERS)}") as consumer:
-            await next_request(mock, consumer, following)
+        following_api: Api | None = None
+        try:
+            async with cluster.consumer("t", group=f"g{next(NUMBERS)}") as consumer:
+                following_api = await next_request(mock, consumer, following)
+        except od.BrokerError:
+            if following_api is None:  # else the session ran out before the member could leave: the machine is slow
+                raise
         return "goes on"
 
     fenced = set() if api is OffsetFetchRequest else {ErrorCode.FENCED_INSTANCE_ID}
