@@ -223,6 +223,20 @@ def test_a_lost_connection_means_the_coordinator_may_have_moved() -> None:
     assert isinstance(driver.out().request, FindCoordinatorRequest)
 
 
+def test_an_addition_without_an_answer_is_repeated_before_the_transaction_ends() -> None:
+    """The coordinator may have the transaction, and would keep it open, or may not, and would refuse its end."""
+    driver = Driver().opened()
+    driver.txn.add_partition(A)
+    lost = driver.out().request
+    driver.txn.connection_lost(0.0)
+    driver.txn.abort()
+    driver.now = 1
+    driver.expect(FindCoordinatorRequest, FindCoordinatorResponse(node_id=7))
+    assert driver.expect(AddPartitionsToTxnRequest, partitions((0, 0))) == lost
+    driver.expect(EndTxnRequest, EndTxnResponse())
+    assert driver.state() is TransactionalProducerState.READY
+
+
 def test_concurrent_transactions_are_tried_again_soon() -> None:
     driver = Driver().opened()
     driver.txn.add_partition(A)

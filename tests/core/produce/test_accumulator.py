@@ -550,6 +550,16 @@ def test_only_requests_that_may_have_arrived_leave_a_doubt() -> None:
         assert request.batches[0].last_error is error
 
 
+@pytest.mark.parametrize(("earlier", "kind"), [(UNSENT, Rejected), (SILENT, OutcomeUnknown)])
+def test_a_refusal_says_nothing_of_an_earlier_attempt(earlier: OdradekError, kind: type[OdradekError]) -> None:
+    bench = Bench()
+    bench.put("a")
+    bench.retry(bench.next(9.0), earlier)
+    request = bench.next(9.0)
+    (batch,) = bench.apply(bench.acc.complete(request, [PartitionResult(request.batches[0].partition, FORBIDDEN)]))
+    assert type(batch.error) is kind
+
+
 def trials(bench: Bench, bad: set[str]) -> tuple[list[list[str]], list[ProduceBatch]]:
     """Send what there is to a broker that closes the connection on `bad` values. Return the requests and the refused
     batches."""
