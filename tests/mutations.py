@@ -41,7 +41,10 @@ TRANSACTIONS = (
 SESSION = (f"{KAFKA}/test_fetch_session.py",)
 MEMBER = (f"{KAFKA}/test_member.py", f"{KAFKA}/test_disorder.py", f"{KAFKA}/test_group_simulation.py")
 RECORDS, MESSAGE_SET = ("tests/wire/kafka/records",), ("tests/wire/test_message_set.py", "tests/wire/test_defer.py")
-PIPELINE_OF_REQUESTS, PLANNING = ("tests/io/test_connection.py",), ("tests/spark/test_planning.py",)
+PIPELINE_OF_REQUESTS, PLANNING = (
+    ("tests/io/test_connection.py",),
+    ("tests/spark/test_planning.py", "tests/spark/test_admission.py"),
+)
 TABLE = ("tests/pipeline/test_table.py", "tests/pipeline/test_table_faults.py", "tests/pipeline/test_flow.py")
 VERIFY = ("tests/pipeline/test_verify.py",)
 
