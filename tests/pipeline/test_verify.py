@@ -9,9 +9,10 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from odradek.pipeline.commits import Commit, Gap
 from odradek.pipeline.committed import open_committed, select
 from odradek.pipeline.source import LogReader
-from odradek.pipeline.verify import Finding, VerifyResult, verify
+from odradek.pipeline.verify import Finding, VerifyResult, _of_records, verify
 from odradek.spark.planning import Range
 from odradek.types import Columns, TopicPartition
 from odradek.wire.compression import CompressionType
@@ -199,3 +200,19 @@ def test_rows_of_batches_that_the_log_of_the_table_has_forgotten_are_not_extra(t
     table = open_committed(work.pipeline, "orders")
     result = verify(work.pipeline, replace(table, commits=table.commits[2:]))
     assert (result.findings, result.batches, result.rows) == ([], 1, 10)
+
+
+@pytest.mark.parametrize(
+    ("gaps", "expected"),
+    [
+        ((), ["t/0 [70, 100)"]),
+        ((Gap("t", "0", 70, 100, "deleted by retention"),), ["t/0 [70, 100)"]),  # of a range that it does not have
+        ((Gap("t", "0", 70, 70, "the topic was made again"),), []),
+    ],
+)
+def test_a_batch_that_does_not_start_where_the_last_one_ended_is_found(
+    gaps: tuple[Gap, ...], expected: list[str]
+) -> None:
+    first = Commit("r", batch=0, start={"t": {"0": 0}}, end={"t": {"0": 70}})
+    second = Commit("r", batch=1, start={"t": {"0": 100}}, end={"t": {"0": 150}}, gaps=gaps)
+    assert [finding.where for finding in _of_records([first, second])] == expected
