@@ -130,7 +130,7 @@ class Record(NamedTuple):
         timestamp_type: What the timestamp means; None: the message format has no timestamps.
         position: Where its log entry starts.
         next_position: Where to resume after it. Messages of one compressed 0.7 wrapper share the wrapper's `position`,
-            and all but the last of them resume there, because 0.7 has no positions inside a wrapper (specification
+            and all but the last of them resume there, because 0.7 has no positions inside a wrapper (specification.md
             2.3).
         inner_index: Counts the messages of a 0.7 wrapper; 0 elsewhere.
         partition: Where it comes from.

@@ -426,7 +426,7 @@ class ConsumerOptions(TypedDict, total=False):
             3.0,
             arguments.seconds(),
             "How long (s) a rebalance waits for batches and handlers in progress. In 0.7 other members give up "
-            "claiming partitions after 8 s with Scala's defaults (4 attempts, 2 s apart: specification 6.2).",
+            "claiming partitions after 8 s with Scala's defaults (4 attempts, 2 s apart).",
         ),
     ]
     max_blocked: Annotated[

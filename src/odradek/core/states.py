@@ -4,10 +4,10 @@ A machine is a dict from (state, event) to the next state; a pair that is not in
 runs a consumer asks these tables for every step, and the pictures in the documentation are drawn from the same dicts,
 so the two cannot differ.
 
-    CONSUMER   start-up, session expiry, exit                       (specification 6.1, 5.3)
-    OWNERSHIP  one assigned partition: revoke, release, loss        (specification 6.2)
-    CURSOR     one partition: resolve its position, fetch, end      (specification 6.4)
-    BROKER     one broker: the lost-connection procedure            (specification 6.4)
+    CONSUMER   start-up, session expiry, exit                       (specification.md 6.1, 5.3)
+    OWNERSHIP  one assigned partition: revoke, release, loss        (specification.md 6.2)
+    CURSOR     one partition: resolve its position, fetch, end      (specification.md 6.4)
+    BROKER     one broker: the lost-connection procedure            (specification.md 6.4)
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ class RecordBuilder(Protocol):
         timestamp: int,
         append_time: bool,
     ) -> tuple[int, int, int]:
-        """Append the records of a batch of magic 2, whose body `data[start:stop]` is (specification 3.3).
+        """Append the records of a batch of magic 2, whose body `data[start:stop]` is (specification.md 3.3).
 
         Stops in front of the first record that is damaged: it does not end where its length says, a number is longer
         than its type, a length is below -1, or its offset is not one of the batch. Bytes of a header's name that are
@@ -210,7 +210,7 @@ class RecordBuilder(Protocol):
         append_time: int | None = None,
         max_entry: int = NO_LIMIT,
     ) -> tuple[int, int]:
-        """Append a run of plain, whole, valid messages of magic 0 and 1 (specification 3.2).
+        """Append a run of plain, whole, valid messages of magic 0 and 1 (specification.md 3.2).
 
         Stops in front of the first entry that is anything else: incomplete, compressed, damaged, of another magic,
         with a negative offset, or larger than `max_entry` bytes.
@@ -358,7 +358,7 @@ class Engine(Protocol):
         base_sequence: int = -1,
         compress: Callable[[bytes], bytes] | None = None,
     ) -> bytes:
-        """Return a batch of magic 2 with consecutive offsets (specification 3.3).
+        """Return a batch of magic 2 with consecutive offsets (specification.md 3.3).
 
         Args:
             values: A list or `PackedBytes`.
@@ -405,7 +405,7 @@ class Engine(Protocol):
         attributes: int = 0,
         offset: int = 0,
     ) -> bytes:
-        """Return messages of magic 0 or 1 with offsets that count up from `offset` (specification 3.2).
+        """Return messages of magic 0 or 1 with offsets that count up from `offset` (specification.md 3.2).
 
         Raises:
             OverflowError: A length or timestamp does not fit into its field.

@@ -36,10 +36,10 @@ __all__ = [
 NAME = "pure"
 
 ENTRY = struct.Struct(">iHI")
-"""Head of a magic-1 entry: i32 length, i8 magic and i8 attributes read as one number, u32 crc (specification 2.1)."""
+"""Head of a magic-1 entry: i32 length, i8 magic and i8 attributes as one number, u32 crc (specification.md 2.1)."""
 
 _PLAIN = 0x0100  # magic 1, no attributes: what every 0.7 writer emits for a message that is not compressed
-_COMPRESSION = 0xFF03  # the magic and the two compression bits; other attribute bits are ignored (specification 2.1)
+_COMPRESSION = 0xFF03  # the magic and the two compression bits; other attribute bits are ignored (specification.md 2.1)
 
 _WINDOW, _MAX_WINDOW = 64 << 10, 256 << 10
 """Bytes copied at a time from a buffer that is not `bytes`, because slices of views cost a quarter more. The first

@@ -18,7 +18,7 @@ _NONE = -1
 _LONG, _INT = struct.Struct(">q"), struct.Struct(">i")
 
 _HEAD = struct.Struct(">qiib")
-"""Header of a batch up to its CRC: offset, length, leader epoch, magic (specification 3.3)."""
+"""Header of a batch up to its CRC: offset, length, leader epoch, magic (specification.md 3.3)."""
 
 _COVERED = struct.Struct(">hiqqqhii")
 """Header of a batch behind its CRC, which covers this and the records."""

@@ -17,7 +17,7 @@ MESSAGE = struct.Struct(">qiIbb")
 """Head of a message of magic 0 or 1: i64 offset, i32 size of what follows, u32 CRC-32, i8 magic, i8 attributes."""
 
 BATCH = struct.Struct(">qiibIhiqqqhii")
-"""Header of a batch of magic 2 (specification 3.3)."""
+"""Header of a batch of magic 2 (specification.md 3.3)."""
 
 _NOT_PLAIN = 7 | 16 | 32
 """Attributes of a batch that a run leaves to the caller: a codec, a transaction, a control batch."""

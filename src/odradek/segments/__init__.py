@@ -6,7 +6,7 @@
         ...
 
 A log is a directory `<topic>-<partition>` of files `<start position, 20 digits>.kafka`; each file holds the bytes that
-a fetch from its start would return, and must end where the next one starts (specification 4.2). If the broker died
+a fetch from its start would return, and must end where the next one starts (specification.md 4.2). If the broker died
 while it wrote a file, that file may end in the middle of a message: reading stops before such a torn tail without an
 error, because a broker's recovery cuts it off; `verify` names it.
 

@@ -1,4 +1,4 @@
-"""Segment files of Kafka 0.7: how they are named, decoded and checked (specification 4.2)."""
+"""Segment files of Kafka 0.7: how they are named, decoded and checked (specification.md 4.2)."""
 
 from __future__ import annotations
 

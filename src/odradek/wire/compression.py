@@ -2,7 +2,7 @@
 
 Snappy, lz4 and zstd are decompressed by cramjam into buffers whose size is known before; gzip goes through zlib.
 Readers are as tolerant as the Java classes of Kafka's own clients, because whatever those write and accept is in logs.
-Source: specification 2.2 of 0.7, 3.4 of the later protocol.
+Source: specification.md 2.2 (0.7), kafka-specification.md 3.4 (0.8 and later).
 """
 
 from __future__ import annotations
@@ -172,9 +172,9 @@ def gzip_header(data: memoryview, start: int) -> int:
 # ---- snappy -------------------------------------------------------------------------------------------------
 
 _MAGIC = b"\x82SNAPPY\x00"
-_HEADER = _MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"  # version 1, readable by version 1 (specification App. C)
+_HEADER = _MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"  # version 1, readable by version 1 (specification.md App. C)
 _MAGIC_SIZE = int.from_bytes(_MAGIC[:4], "big", signed=True)  # the magic, read where a block's size could be
-_BLOCK = 32768  # SnappyOutputStream cuts its input here (specification 2.2)
+_BLOCK = 32768  # SnappyOutputStream cuts its input here (specification.md 2.2)
 _AT_A_TIME = 64  # blocks inspected before they are decompressed: 2 MiB of those that are written
 
 

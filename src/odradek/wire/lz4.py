@@ -1,4 +1,4 @@
-"""LZ4 frames as Kafka's own classes write and read them, bugs included (specification 3.4).
+"""LZ4 frames as Kafka's own classes write and read them, bugs included (kafka-specification.md 3.4).
 
 A frame is: the magic number, flags, a block descriptor, a header checksum, blocks, an end mark. Kafka refuses linked
 blocks, skips a content size and all checksums behind the header, and ignores what follows the end mark. Its writers for

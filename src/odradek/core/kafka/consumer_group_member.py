@@ -1,4 +1,4 @@
-"""Member of a consumer group under the protocol of KIP-848, in which the coordinator assigns (specification 4.8).
+"""Member of a consumer group under KIP-848, in which the coordinator assigns (kafka-specification.md 4.8).
 
 Heartbeats carry everything. A request has what changed since the last one; a response may have a new target assignment.
 The member first gives up what the target lacks, then takes what is new, and after each step sends at once what it owns.

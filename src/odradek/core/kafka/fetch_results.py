@@ -1,4 +1,4 @@
-"""Interpret responses to Fetch and ListOffsets for one partition (specification 5.3)."""
+"""Interpret responses to Fetch and ListOffsets for one partition (kafka-specification.md 5.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetch sessions: build the next Fetch request for a broker (KIP-227; specification 4.7).
+"""Fetch sessions: build the next Fetch request for a broker (KIP-227; kafka-specification.md 4.7).
 
 In a session the broker remembers the partitions and their positions: a request has only those that changed, and a
 response only those with new data. It names partitions as the version of the request does that opened the session: by

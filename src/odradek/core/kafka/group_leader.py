@@ -1,4 +1,4 @@
-"""Leader of a classic consumer group: it computes the assignment of all members (specification 5.2)."""
+"""Leader of a classic consumer group: it computes the assignment of all members (kafka-specification.md 5.2)."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 In that design ("Kafka 0.9 consumer rewrite", later superseded) the coordinator calls the consumer over a channel that
 the consumer opened: it asks for offsets, stops the fetchers, starts them. In the released protocol only clients send
 requests, so each of these calls became a response to a parked or a periodic request. `RELEASED` maps them
-(specification 6). No second client executes the document: `LightweightTrace` follows a group member of this one, from
-its requests, their responses and its effects, through the document's states.
+(kafka-specification.md 6). No second client executes the document: `LightweightTrace` follows a group member of this
+one, from its requests, their responses and its effects, through the document's states.
 
 Components: a coordinator connector (one connection to the coordinator), and a list of fetchers. Kept information: the
 server cluster info with the coordinator, and the consumed partition info.

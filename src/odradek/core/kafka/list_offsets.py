@@ -1,4 +1,4 @@
-"""Positions by meaning and by time: requests to ListOffsets, and what the responses say (specification 2, note 14).
+"""Positions by meaning and by time: ListOffsets requests and what responses mean (kafka-specification.md 2, note 14).
 
 Pure. A time means the first record of that time or a later one; brokers before 0.10.1 know only the times of their
 files, and name the newest one that is not younger.

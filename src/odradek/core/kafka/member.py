@@ -1,4 +1,4 @@
-"""Member of a classic consumer group, from the search for its coordinator to leaving (specification 5.2, 5.3).
+"""Member of a classic consumer group, from the search for its coordinator to leaving (kafka-specification.md 5.2, 5.3).
 
 Under the eager protocol a member gives up all its partitions before it joins again. Under the cooperative protocol
 (KIP-429) it keeps them, gives up only what the new assignment lacks, and then joins once more so that other members get

@@ -1,4 +1,4 @@
-"""Requests of a member of a classic consumer group (specification 5.1, 5.2)."""
+"""Requests of a member of a classic consumer group (kafka-specification.md 5.1, 5.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States of a member of a classic consumer group, and its reactions to errors (specification 5.2, 5.3)."""
+"""States of a member of a classic consumer group, and its reactions to errors (kafka-specification.md 5.2, 5.3)."""
 
 from __future__ import annotations
 
@@ -111,8 +111,10 @@ coordinator that is being unloaded, and for defects."""
 
 
 def reaction_to(code: int) -> MemberReaction:
-    """Return the reaction to an error of a coordinator request (specification 5.3). Other errors that the error table
-    calls retriable are retried, such as COORDINATOR_LOAD_IN_PROGRESS; the rest stops the member."""
+    """Return the reaction to an error of a coordinator request (kafka-specification.md 5.3).
+
+    Other errors that the error table calls retriable are retried, such as COORDINATOR_LOAD_IN_PROGRESS; the rest
+    stops the member."""
     default = MemberReaction.RETRY if ErrorCode(code).retriable else MemberReaction.FAIL
     return _REACTIONS.get(code, default)
 

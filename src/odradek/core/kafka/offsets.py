@@ -1,4 +1,4 @@
-"""Requests that commit and fetch the offsets of a group, and the meaning of their responses (specification 5.3)."""
+"""Requests that commit and fetch the offsets of a group, and what responses mean (kafka-specification.md 5.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches as Produce requests, and what the responses say about each of them (specification 3, 4.2, 4.4; KIP-467).
+"""Batches as Produce requests, and their responses (kafka-specification.md 3, 4.2, 4.4; KIP-467).
 
 Pure. A batch is encoded once, in the record format of its broker; only if it then leaves on a connection to a broker of
 another release is it encoded again.

@@ -9,7 +9,7 @@ A batch that may have been written never gets another stamp: under that it would
 refused as well, its outcome stays unknown. Batches that were certainly not written give their stamp up instead, and get
 another one when they are sent again; `resolve_refusals` decides which do, once nothing of the partition is in flight.
 
-Source: specification 4.4 and 5.3; KIP-98, KIP-360; sequence arithmetic of section 3.3.
+Source: kafka-specification.md 3.3 (arithmetic of sequences), 4.4 and 5.3; KIP-98, KIP-360.
 """
 
 from __future__ import annotations

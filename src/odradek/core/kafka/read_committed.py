@@ -1,4 +1,4 @@
-"""Filter the batches of a Fetch response for `read_committed` consumers (specification 3.3; KIP-98)."""
+"""Filter the batches of a Fetch response for `read_committed` consumers (kafka-specification.md 3.3; KIP-98)."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ behind. They come a second apart while a leader refuses the epoch that is known.
 OFFSETS_TOPIC = "__consumer_offsets"
 """Brokers before 0.10 have it, and do not say that it is internal."""
 
-# The leader is usable despite these errors: only the lists of replicas are incomplete (specification 2, note 11).
+# The leader is usable despite these: only the lists of replicas are incomplete (kafka-specification.md 2, note 11).
 _HARMLESS = frozenset({ErrorCode.NONE, ErrorCode.REPLICA_NOT_AVAILABLE})
 
 

@@ -1,4 +1,4 @@
-"""Subscriptions and assignments that members of a classic consumer group exchange (specification 5.1)."""
+"""Subscriptions and assignments that members of a classic consumer group exchange (kafka-specification.md 5.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States of a transactional producer, and its reactions to errors (specification 4.4)."""
+"""States of a transactional producer, and its reactions to errors (kafka-specification.md 4.4)."""
 
 from __future__ import annotations
 

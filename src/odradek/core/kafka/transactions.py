@@ -1,4 +1,4 @@
-"""Transactions of one producer: the next request, and the meaning of each response (specification 4.4).
+"""Transactions of one producer: the next request, and the meaning of each response (kafka-specification.md 4.4).
 
 `Transactions` does no IO: `next_request` returns a request and its destination, `receive` takes the response. At most
 one request is in flight. Both protocols are here: in the first, partitions and groups are added to the transaction by

@@ -2,7 +2,7 @@
 
 Brokers from 0.10 on respond to ApiVersions. 0.9 drops a request that it does not know and serves the next one; 0.8
 closes the connection. So two requests are written back to back, and the first response reveals the version
-(specification 1.4).
+(kafka-specification.md 1.4).
 """
 
 from __future__ import annotations

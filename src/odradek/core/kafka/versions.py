@@ -3,7 +3,7 @@
 A broker's response to ApiVersions, or what is known about brokers too old to respond, becomes one immutable
 `BrokerVersions` per connection. Features are properties of it, so that no other code compares versions.
 
-Source: specification 1, 4.1, 4.2, 4.7; KIP-35, KIP-511, KIP-584, KIP-896.
+Source: kafka-specification.md 1, 4.1, 4.2, 4.7; KIP-35, KIP-511, KIP-584, KIP-896.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ OLD_RELEASES: Mapping[str, Mapping[int, VersionRange]] = {
         8: VersionRange(0, 2),
     },
 }
-"""Versions of releases that do not respond to ApiVersions: release -> API key -> versions (specification 1.2)."""
+"""Releases that do not respond to ApiVersions: release -> API key -> versions (kafka-specification.md 1.2)."""
 
 
 def choose(api: AnyRequest, offered: VersionRange | None, supported: VersionRange, at_most: int | None = None) -> int:
@@ -301,7 +301,7 @@ class BrokerVersions:
 
     @property
     def has_transactions(self) -> bool:
-        """Hidden by brokers whose message format is older than 0.11 (specification 1.1, note 3)."""
+        """Hidden by brokers whose message format is older than 0.11 (kafka-specification.md 1.1, note 3)."""
         apis = (AddPartitionsToTxnRequest, AddOffsetsToTxnRequest, EndTxnRequest, TxnOffsetCommitRequest)
         return self.has_idempotence and all(self.has(api) for api in apis)
 

@@ -1,4 +1,4 @@
-"""A consumer group's rebalance as pure plans, and the states of a member as a table (specification 6.1, 6.2).
+"""A consumer group's rebalance as pure plans, and the states of a member as a table (specification.md 6.1, 6.2).
 
 A member reads the group (`GroupSnapshot`), computes its own share, releases what is no longer its own, claims what is
 new, and only then reads the positions of that. There is no leader: all members compute the same division, and the

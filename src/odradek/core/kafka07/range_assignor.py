@@ -1,4 +1,4 @@
-"""The range assignor of 0.7 consumer groups: which thread consumes which partition (specification 6.3)."""
+"""The range assignor of 0.7 consumer groups: which thread consumes which partition (specification.md 6.3)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Find the batch that a 0.7 broker refused, when all that is known is that it closed the connection.
 
-A 0.7 broker answers no produce and closes the connection on one it does not like (specification 3.1); every request
+A 0.7 broker answers no produce and closes the connection on one it does not like (specification.md 3.1); every request
 that was outstanding fails with it, and so does every request on a line that was cut. So after such a loss the batches
 are sent again isolated: together, after a probe that proves that the broker answers, with nothing else in flight.
 

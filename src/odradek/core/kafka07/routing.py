@@ -1,4 +1,4 @@
-"""The routing table of a 0.7 cluster: an immutable snapshot, and the table that follows from events (specification 7).
+"""The routing table of a 0.7 cluster: an immutable snapshot, and the next one after events (specification.md 7).
 
 A record for a topic that no broker publishes goes to partition 0 of a live broker, which creates it there. A producer
 that found the topic unpublished keeps using partition 0 of the brokers it was offered then, even while only some of

@@ -1,4 +1,4 @@
-"""Every znode of a 0.7 cluster: paths and data, both directions (specification 5.1).
+"""Every znode of a 0.7 cluster: paths and data, both directions (specification.md 5.1).
 
 Encoding gives byte for byte what the Scala broker and consumer write, parsing accepts what they accept: malformed data
 raises ZooKeeperError naming the path and the text. Data `None` is a null node; every intermediate node is one.
@@ -133,7 +133,7 @@ def parse_partition(topic: str, name: str) -> TopicPartition:
 
 
 def parse_offset(path: str, data: bytes | None) -> Position:
-    """Parse the decimal text of the next position (specification 5.1)."""
+    """Parse the decimal text of the next position (specification.md 5.1)."""
     return Position(_integer(path, text_of(path, data), -(1 << 63), (1 << 63) - 1))
 
 

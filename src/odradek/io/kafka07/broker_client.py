@@ -1,7 +1,7 @@
 """The data requests of one 0.7 broker, over one connection: `core.interfaces.BrokerClient`.
 
 A produce is not answered in 0.7. Its confirm is a MULTIFETCH of zero parts right after it, in the same write: the
-broker serves a connection strictly in order and closes it on a bad produce (specification 1.1, 3.1), so the answer
+broker serves a connection strictly in order and closes it on a bad produce (specification.md 1.1, 3.1), so the answer
 proves the append. It does not prove that no message was larger than the broker's max.message.size: such a message set
 is dropped silently.
 """
@@ -49,12 +49,12 @@ from odradek.wire.kafka07.responses import (
 __all__ = ["BrokerClientOptions", "Kafka07BrokerClient"]
 
 CONFIRM = encode_request(MultiFetch(()))
-"""8 bytes out, 6 bytes back (specification 1.3)."""
+"""8 bytes out, 6 bytes back (specification.md 1.3)."""
 
 CONFIRM_BYTES = b"".join(CONFIRM)
 
 MAX_MESSAGE_BYTES = 1_000_000
-"""max.message.size of a 0.7 broker that does not set it (specification 8)."""
+"""max.message.size of a 0.7 broker that does not set it (specification.md 8)."""
 
 ENTRY_OVERHEAD = entry_bytes(0)
 
@@ -68,7 +68,7 @@ class BrokerClientOptions:
 
     Args:
         request_timeout_s: Time limit from a call to its outcome (s).
-        max_message_bytes: The brokers' max.message.size: larger messages are silently dropped (specification 3.1).
+        max_message_bytes: The brokers' max.message.size: larger messages are silently dropped (specification.md 3.1).
     """
 
     request_timeout_s: float = 30.0
@@ -117,7 +117,7 @@ class Kafka07BrokerClient:
 
         Raises:
             MessageTooLarge: The broker would drop the whole set silently: a payload is over the limit, and compressed,
-                the payload is the wrapper's (specification 3.1).
+                the payload is the wrapper's (specification.md 3.1).
         """
         if batch.encoded is not None:
             return
@@ -217,13 +217,13 @@ class Kafka07BrokerClient:
     async def positions(
         self, partition: TopicPartition, at: PositionSpec | AtTime, count: int = 1
     ) -> Sequence[Position]:
-        """Return segment starts and, for LATEST, the end of the flushed log (specification 4.1).
+        """Return segment starts and, for LATEST, the end of the flushed log (specification.md 4.1).
 
         Cancellation: safe.
 
         Raises:
             ConnectionLost: Also when the broker does not have such a partition: it closes the connection instead of
-                answering (specification 1.4).
+                answering (specification.md 1.4).
         """
         if count < 1:  # a negative number closes the connection, and 0 asks for nothing
             raise ConfigError(f"count must be at least 1, not {count}")

@@ -198,7 +198,7 @@ class Kafka07Driver:
                 del self._clients[client.broker.id, purpose]
 
     async def _count_partitions(self, broker: Broker, topic: str) -> int:
-        """Return how many partitions a broker has of a topic: those it does not answer with code 3 (specification 3.2).
+        """Return how many partitions a broker has of a topic: those not answered by code 3 (specification.md 3.2).
 
         Asking for no bytes creates nothing. A topic without messages has its configured number.
         """

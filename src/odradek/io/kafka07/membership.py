@@ -1,4 +1,4 @@
-"""A consumer group over ZooKeeper, wire-compatible with the Scala high-level consumer (specification 5.1, 6.1, 6.2).
+"""A consumer group over ZooKeeper, wire-compatible with the Scala high-level consumer (specification.md 5.1, 6.1, 6.2).
 
 `core.kafka07.group` decides; this module reads the group, carries plans out, and calls the listener. One task does this
 step by step: the states are those of `core.kafka07.group.MEMBER`, and the result of each step is the event that leads

@@ -74,7 +74,7 @@ class _CurrentTable:
 
 
 class ZooKeeperMetadata(_CurrentTable):
-    """Implements `core.interfaces.ClusterMetadata` over /brokers (specification 5.1).
+    """Implements `core.interfaces.ClusterMetadata` over /brokers (specification.md 5.1).
 
     Entering the block reads the brokers; `table_for_topic` reads and watches each topic from its first use. While the
     session is suspended or expired the last table stays; on the next CONNECTED everything is read again. A malformed

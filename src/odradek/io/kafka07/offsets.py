@@ -1,4 +1,4 @@
-"""Stored positions of a consumer group: one ZooKeeper node per partition (specification 5.1)."""
+"""Stored positions of a consumer group: one ZooKeeper node per partition (specification.md 5.1)."""
 
 from __future__ import annotations
 

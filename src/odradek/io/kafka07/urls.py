@@ -14,7 +14,7 @@ from odradek.io.kafka07.driver import SESSION_TIMEOUT_S, Kafka07Driver, Kafka07O
 __all__ = ["make_driver"]
 
 BROKER_PORT = 9092
-"""The port in the sample configuration of 0.7; the broker's own default is 6667 (specification 8)."""
+"""The port in the sample configuration of 0.7; the broker's own default is 6667 (specification.md 8)."""
 
 ZOOKEEPER_PORT = 2181
 
@@ -78,7 +78,7 @@ def _driver_options(options: DriverOptions) -> Kafka07Options:
     session_timeout_s = options.session_timeout_s or SESSION_TIMEOUT_S
     return Kafka07Options(
         session_timeout_s=session_timeout_s,
-        zookeeper_timeout_s=session_timeout_s,  # as zk.connectiontimeout.ms of 0.7 (specification 5.3)
+        zookeeper_timeout_s=session_timeout_s,  # as zk.connectiontimeout.ms of 0.7 (specification.md 5.3)
         connection=ConnectionOptions(options.connect_timeout_s, options.backoff),
         api=BrokerClientOptions(request_timeout_s=options.request_timeout_s),
     )

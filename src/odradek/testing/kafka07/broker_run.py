@@ -129,15 +129,15 @@ class BrokerRun:
         self.server = Server(settings.config, self.handler, self._halt)
         self.registration: Registration | None = None
         async with AsyncExitStack() as stack:  # each step is taken, whatever becomes of the one before
-            # Also after a start that ZooKeeper refused: the real one marks its logs clean then (specification 5.2).
+            # Also after a start that ZooKeeper refused: the real one marks its logs clean then (specification.md 5.2).
             stack.callback(lambda: self.logs.close() if self._graceful else self.logs.abandon())
             stack.push_async_callback(self._unregister)
             stack.push_async_callback(self.server.close)
             await self._serve()
 
     async def _serve(self) -> None:
-        """The order of specification 4.5. The port is bound early, because it is registered, but answers late, because
-        requests wait for the registration."""
+        """Run in the order of specification.md 4.5. The port is bound early, because it is registered, but answers
+        late, because requests wait for the registration."""
         settings, config = self.settings, self.settings.config
         self.port = self.server.bind(settings.host, self.port)
         if settings.zookeeper is not None:

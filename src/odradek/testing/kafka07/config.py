@@ -1,4 +1,4 @@
-"""The configuration of a 0.7.2 broker: every key of specification section 8, parsed as the real one parses it.
+"""The configuration of a 0.7.2 broker: every key of specification.md 8, parsed as the real one parses it.
 
 Values are strings, as in `server.properties`. A key nobody knows is an error here (the real broker ignores it):
 in a test it is a typing mistake. Keys that only tune the JVM or its sockets' kernel buffers are accepted:
@@ -48,7 +48,7 @@ def _integer(smallest: int, largest: int = _INT_MAX) -> Callable[[str, str], int
 
 
 def _boolean(key: str, text: str) -> bool:
-    if text not in ("true", "false"):  # exactly, as the real one insists (specification 8)
+    if text not in ("true", "false"):  # exactly, as the real one insists (specification.md 8)
         raise ConfigError(f"{key}={text}: neither true nor false")
     return text == "true"
 
@@ -58,7 +58,7 @@ def _text(key: str, text: str) -> str:
 
 
 def _per_topic(key: str, text: str) -> dict[str, int]:
-    """`t:8,u:16`. Malformed items and values below 1 are skipped with a log line (specification 8)."""
+    """`t:8,u:16`. Malformed items and values below 1 are skipped with a log line (specification.md 8)."""
     partitions: dict[str, int] = {}
     for item in filter(None, text.split(",")):
         topic, _, number = item.rpartition(":")

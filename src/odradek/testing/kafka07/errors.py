@@ -12,11 +12,11 @@ class StartRefused(OdradekError):
 
 
 class BrokerHalted(OdradekError):
-    """An append failed in the file system: the real broker halts its process (specification 3.1)."""
+    """An append failed in the file system: the real broker halts its process (specification.md 3.1)."""
 
 
 class RequestRefused(Exception):
-    """The request ends its connection, without a word (specification 3)."""
+    """The request ends its connection, without a word (specification.md 3)."""
 
 
 class OffsetNotInLog(Exception):

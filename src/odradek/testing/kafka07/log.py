@@ -1,4 +1,4 @@
-"""One partition's log: segment files, append, high-water mark, roll, retention, recovery (specification 4).
+"""One partition's log: segment files, append, high-water mark, roll, retention, recovery (specification.md 4).
 
 Names and order of steps follow the real broker closely, because its oddities are part of its behaviour (App. H 2, 3):
 a file that a roll finds in its way is deleted although an older segment object still reads from it, the flush is
@@ -119,7 +119,7 @@ class LogLimits:
 class PartitionLog:
     """Open, and if need be recover, the log in `directory`; an empty one when there is none yet.
 
-    Raises StartRefused on files no broker could have left (specification 4.5, App. H 5), OSError.
+    Raises StartRefused on files no broker could have left (specification.md 4.5, App. H 5), OSError.
     """
 
     directory: Path
@@ -184,7 +184,7 @@ class PartitionLog:
         self.segments.append(self._new_segment(start))
 
     def flush(self) -> None:
-        """Make everything readable; nothing happens while no message was counted (specification 4.3, quirk)."""
+        """Make everything readable; nothing happens while no message was counted (specification.md 4.3, quirk)."""
         if self.unflushed:
             self.active.high_water = self.active.size
             self.unflushed = 0
@@ -217,7 +217,7 @@ class PartitionLog:
         return None
 
     def offsets_before(self, time_ms: int, max_number: int) -> list[int]:
-        """Specification 4.1. Raises Refused for a negative number: the connection is closed."""
+        """specification.md 4.1. Raises Refused for a negative number: the connection is closed."""
         known = [(segment.start, segment.modified_ms) for segment in self.segments]
         if self.active.high_water > 0:
             known.append((self.high_water, to_ms(self.clock())))
@@ -231,7 +231,7 @@ class PartitionLog:
     # ---- retention ----------------------------------------------------------------------------------------
 
     def expire(self, now: float, retention_seconds: float) -> None:
-        """Delete the longest prefix of segments whose files are older (specification 4.4)."""
+        """Delete the longest prefix of segments whose files are older (specification.md 4.4)."""
         self._delete_while(lambda segment: to_ms(now) - segment.modified_ms > to_ms(retention_seconds), now)
 
     def shrink(self, now: float, retention_size: int) -> None:

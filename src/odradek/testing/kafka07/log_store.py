@@ -1,4 +1,4 @@
-"""All logs of a broker: start-up, look-up, creation, flusher and retention (specification 4, App. D)."""
+"""All logs of a broker: start-up, look-up, creation, flusher and retention (specification.md 4, App. D)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LogStore:
         self._on_topic = on_topic
         self._legal = lru_cache(1024)(partial(is_legal_topic, max_length=config.max_topic_name_length))
         self._topics: dict[str, dict[int, PartitionLog]] = {}
-        if config.log_retention_sizes:  # a failed cast in the real one (specification 8)
+        if config.log_retention_sizes:  # a failed cast in the real one (specification.md 8)
             raise StartRefused("topic.log.retention.size crashes the start-up of a 0.7.2 broker")
         directory.mkdir(parents=True, exist_ok=True)
         marker = directory / CLEAN_SHUTDOWN

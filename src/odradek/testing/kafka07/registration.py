@@ -1,4 +1,4 @@
-"""A broker's nodes in ZooKeeper (specification 5.1-5.3): its id at start and after every expiry, a node per topic."""
+"""A broker's nodes in ZooKeeper (specification.md 5.1-5.3): its id, at start and after expiry, and a node per topic."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class Registration:
 
     async def _create(self, path: str, data: bytes) -> bool:
         """An ephemeral node. One that is there with the same data counts as made: by a try whose answer was lost
-        (specification 5.2)."""
+        (specification.md 5.2)."""
         try:
             await self._zookeeper.create(path, data, ephemeral=True, parents=True)
         except NodeExists:

@@ -1,4 +1,4 @@
-"""The effects and answers of requests (specification 3, App. D)."""
+"""The effects and answers of requests (specification.md 3, App. D)."""
 
 from __future__ import annotations
 
@@ -101,4 +101,4 @@ def _int32(size: int) -> int:
 def _offsets_of(log: PartitionLog | None, request: Offsets) -> list[int]:
     if log is not None:
         return log.offsets_before(request.time, request.max_number)
-    return [0] if request.time in (-1, -2) else []  # whatever max_number is (specification 4.1)
+    return [0] if request.time in (-1, -2) else []  # whatever max_number is (specification.md 4.1)

@@ -1,4 +1,4 @@
-"""The sockets of a broker: frames in, pieces out (specification 1.1).
+"""The sockets of a broker: frames in, pieces out (specification.md 1.1).
 
 One connection is strictly serial, as the real one: a request is not looked at before the answer to the one before
 it went to the socket. Many requests in one read are served in one go, and their small answers leave in one write.

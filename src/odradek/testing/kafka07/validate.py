@@ -1,4 +1,4 @@
-"""The checks of a 0.7.2 broker before it stores a message set (specification 3.1, App. H 7).
+"""The checks of a 0.7.2 broker before it stores a message set (specification.md 3.1, App. H 7).
 
 The real broker makes two passes. The first one reads the entries of level one in order and checks framing, magic, CRC
 and payload size, so that the first fault decides: a message that is too large drops the set silently, any other fault

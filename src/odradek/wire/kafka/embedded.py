@@ -53,7 +53,7 @@ def decode_versioned(cls: type[M], data: Buffer) -> tuple[M, int]:
     """Decode a value that its version precedes; also return that version.
 
     A version above the declared ones is read as the highest of them, and the rest is ignored: newer versions only add
-    fields at the end (specification 5.1).
+    fields at the end (kafka-specification.md 5.1).
 
     Raises:
         RemoteProtocolError: The bytes are not a valid value.

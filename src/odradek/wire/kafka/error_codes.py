@@ -1,4 +1,4 @@
-"""Error codes of brokers, and what they mean for clients (specification 1.5 and 5.3).
+"""Error codes of brokers, and what they mean for clients (kafka-specification.md 1.5 and 5.3).
 
 Names and the first two properties are those of Kafka's own table at 4.3; older brokers had other names for -1, 6, 14,
 15 and 16.

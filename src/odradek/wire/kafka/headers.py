@@ -1,6 +1,6 @@
 """Frames of requests and responses: the header, the body, and the header version that goes with each message.
 
-Source: KIP-482, KIP-511, specification 1.3 and 4.5.
+Source: KIP-482, KIP-511, kafka-specification.md 1.3 and 4.5.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def header_version(cls: type[Message], version: int) -> int:
     if cls is ApiVersionsResponse:
         return 0  # the client does not know the versions of the broker yet (KIP-511)
     if (spec.key, spec.side, version) == (CONTROLLED_SHUTDOWN, "request", 0):
-        return 0  # without a client id (specification 1.1, note 9)
+        return 0  # without a client id (kafka-specification.md 1.1, note 9)
     return spec.is_flexible(version) + (spec.side == "request")
 
 
@@ -134,7 +134,7 @@ def decode_response(cls: type[R], version: int, frame: Buffer) -> tuple[R, int]:
 
 def _refused_version(cls: type[R], frame: Buffer, start: int) -> R:
     """Decode the response to a version of ApiVersions that the broker does not know: it has version 0 (KIP-511), and
-    from some servers nothing valid after the error code (specification 1.3)."""
+    from some servers nothing valid after the error code (kafka-specification.md 1.3)."""
     try:
         return decode(cls, 0, frame, start)
     except RemoteProtocolError:

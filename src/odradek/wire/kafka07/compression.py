@@ -2,7 +2,7 @@
 
 The broker stores, and serves forever, whatever its reader accepts, so that reader's oddities are part of the protocol:
 java.util.zip.GZIPInputStream (JDK 17 when it was recorded) and snappy-java 1.1.8's SnappyInputStream. Source:
-specification 2.2 and App. H8; corpus, section 7.
+specification.md 2.2 and App. H 8; the recorded corpus (conformance.md).
 """
 
 from __future__ import annotations

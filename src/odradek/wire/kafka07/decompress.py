@@ -1,4 +1,4 @@
-"""Decompression of wrappers, every level of them, within a bound (specification 2.2 and 2.3)."""
+"""Decompression of wrappers, every level of them, within a bound (specification.md 2.2 and 2.3)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WINDOW = 1 << 20  # bytes of a wrapper's contents decoded between two checks of
 
 
 class WrapperContents:
-    """The messages of a wrapper, of all its levels, in order (specification 2.2).
+    """The messages of a wrapper, of all its levels, in order (specification.md 2.2).
 
     `values` has their payloads. `damaged` maps the numbers of rows that are raw entries instead to the reason. If the
     rest of the wrapper cannot be decoded, the last row is the whole wrapper.
@@ -58,7 +58,7 @@ class WrapperContents:
         self._charge(ROW_BYTES * (len(self.values) - before + 1))
         entry = read_entry(memoryview(data), end)
         if isinstance(entry, ParseStop):
-            # A cut tail is ignored; a cut first entry is not, unless its length is cut as well (specification 2.3).
+            # A cut tail is ignored; a cut first entry is not, unless its length is cut as well (specification.md 2.3).
             if entry.hopeless or (entry is ParseStop.CUT and not end and len(data) >= 4):
                 raise CompressionError(f"inside a wrapper: {entry.value}")
             return

@@ -1,4 +1,4 @@
-"""Level-one entries of a message set, one at a time, not decompressed (specification 2.1).
+"""Level-one entries of a message set, one at a time, not decompressed (specification.md 2.1).
 
 The runs of `odradek.engine` are the fast path for ordinary messages; this is the slow path, which says what is wrong.
 """

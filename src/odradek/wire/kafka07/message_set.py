@@ -1,4 +1,4 @@
-"""Message sets: consecutive entries, as they are in the log (specification section 2).
+"""Message sets: consecutive entries, as they are in the log (specification.md 2).
 
 `MessageSetDecoder` turns the bytes of one partition's log into columns, incrementally; `encode_set` is its inverse.
 """
@@ -57,7 +57,7 @@ def encode_set(
 ) -> bytes:
     """Return a message set of these payloads; compressed, it is one wrapper around them.
 
-    No payloads give no bytes, whatever the compression (specification 2.2).
+    No payloads give no bytes, whatever the compression (specification.md 2.2).
 
     Args:
         values: Payloads.
@@ -108,8 +108,8 @@ class MessageSetDecoder:
     Fed any split of the bytes, it has every message as soon as its last byte is there. A partial entry at the end is
     kept and goes on with the next feed, of the same fetch or of the next one (at `fetch_position`).
 
-    Positions follow specification 2.3: messages of one level-one wrapper share its start; all but the last also resume
-    there. What is wrong inside a wrapper is therefore reported at the wrapper's start.
+    Positions follow specification.md 2.3: messages of one level-one wrapper share its start; all but the last also
+    resume there. What is wrong inside a wrapper is therefore reported at the wrapper's start.
 
     `max_message_bytes` bounds level-one entries and is checked as soon as a length is there; what a wrapper holds is
     bounded by `max_decompressed_bytes`, in which each message also counts what its row takes (`wrappers.ROW_BYTES`).

@@ -1,4 +1,4 @@
-"""The five requests of 0.7, both directions (specification 1.1-1.3, golden bytes in App. C)."""
+"""The five requests of 0.7, both directions (specification.md 1.1-1.3, golden bytes in App. C)."""
 
 from __future__ import annotations
 

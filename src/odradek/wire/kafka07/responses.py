@@ -1,4 +1,4 @@
-"""The three responses of 0.7 (specification 1.4 and 1.5).
+"""The three responses of 0.7 (specification.md 1.4 and 1.5).
 
 A response does not say what it answers, so each decoder is made for one expected response. Decoders are fed bytes in
 any split and pass log bytes on as they arrive; a whole response is never assembled in memory.
@@ -28,7 +28,7 @@ __all__ = [
 
 
 class Kafka07ErrorCode(IntEnum):
-    """The error codes of 0.7. The broker sends only -1, 0, 1 and 3 (specification 1.5)."""
+    """The error codes of 0.7. The broker sends only -1, 0, 1 and 3 (specification.md 1.5)."""
 
     UNKNOWN = -1
     NO_ERROR = 0
@@ -260,7 +260,7 @@ class OffsetsReply:
     """Decodes one OFFSETS response.
 
     Args:
-        max_number: As in the request. One position may arrive even for 0 (specification 4.1).
+        max_number: As in the request. One position may arrive even for 0 (specification.md 4.1).
     """
 
     def __init__(self, max_number: int) -> None:

@@ -1,4 +1,4 @@
-"""The rules for names of topics (specification 1.2 and App. H1)."""
+"""The rules for names of topics (specification.md 1.2 and App. H1)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Assignors of classic consumer groups: they decide which member gets which partitions.
 
 The leader of a group computes the assignment for all members, which may run other clients. So names, the order of
-members and the claims in the user data are those of Kafka's Java client (specification 5.1).
+members and the claims in the user data are those of Kafka's Java client (kafka-specification.md 5.1).
 """
 
 from odradek.core.kafka.assignors.cooperative import CooperativeStickyAssignor

@@ -1,4 +1,4 @@
-"""Range assignor: per topic, consecutive partitions for each member (specification 5.1; KIP-881 for racks)."""
+"""Range assignor: per topic, consecutive partitions for each member (kafka-specification.md 5.1; KIP-881 for racks)."""
 
 from __future__ import annotations
 

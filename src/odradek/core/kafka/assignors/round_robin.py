@@ -1,4 +1,4 @@
-"""Round-robin assignor: all partitions of all topics in a circle (specification 5.1)."""
+"""Round-robin assignor: all partitions of all topics in a circle (kafka-specification.md 5.1)."""
 
 from __future__ import annotations
 

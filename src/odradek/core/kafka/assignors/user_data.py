@@ -1,4 +1,4 @@
-"""User data of the sticky assignors: the partitions that a member owned (specification 5.1).
+"""User data of the sticky assignors: the partitions that a member owned (kafka-specification.md 5.1).
 
 Malformed user data is a claim to nothing, as in Java: one member with a malformed subscription must not prevent the
 assignment of a whole group.

@@ -1,4 +1,4 @@
-"""SASL exchanges, by which a client authenticates to a broker (specification 4.3).
+"""SASL exchanges, by which a client authenticates to a broker (kafka-specification.md 4.3).
 
 An exchange is a generator: it yields a token for the broker and is sent the broker's response to it, until it returns
 (the broker has proved its identity as far as the mechanism allows) or raises AuthFailed. It does not matter to an

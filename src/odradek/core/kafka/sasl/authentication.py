@@ -1,4 +1,4 @@
-"""Send the tokens of an exchange, and schedule re-authentication (specification 4.3; KIP-152, KIP-368)."""
+"""Send the tokens of an exchange, and schedule re-authentication (kafka-specification.md 4.3; KIP-152, KIP-368)."""
 
 from __future__ import annotations
 

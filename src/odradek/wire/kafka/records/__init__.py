@@ -1,1 +1,1 @@
-"""Record formats of Kafka 0.8 to 4.x: message sets of magic 0 and 1, record batches of magic 2 (specification 3)."""
+"""Record formats of Kafka 0.8 to 4.x: message sets of magic 0 and 1, batches of magic 2 (kafka-specification.md 3)."""

@@ -1,4 +1,4 @@
-"""Record batches: the format of magic 2, since 0.11 (specification 3.3)."""
+"""Record batches: the format of magic 2, since 0.11 (kafka-specification.md 3.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compression of records, with what depends on the message format (specification 3.4)."""
+"""Compression of records, with what depends on the message format (kafka-specification.md 3.4)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The bytes of one partition's log -> columns, incrementally, in any mixture of the three record formats.
 
 A response to a fetch holds whole entries - batches of magic 2, messages of magic 0 and 1 - and may end in the middle of
-one. It may begin before the offset asked for, because brokers return whole entries (specification 3).
+one. It may begin before the offset asked for, because brokers return whole entries (kafka-specification.md 3).
 """
 
 from __future__ import annotations

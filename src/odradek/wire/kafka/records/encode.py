@@ -1,4 +1,4 @@
-"""Record sets for Produce, in any of the three formats (specification 3.2 to 3.4)."""
+"""Record sets for Produce, in any of the three formats (kafka-specification.md 3.2 to 3.4)."""
 
 from __future__ import annotations
 

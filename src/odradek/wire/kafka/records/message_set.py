@@ -1,4 +1,4 @@
-"""Message sets: the formats of magic 0 and 1, of 0.8 to 0.10, which old topics still hold (specification 3.2)."""
+"""Message sets: the formats of magic 0 and 1 (0.8 to 0.10), still in old topics (kafka-specification.md 3.2)."""
 
 from __future__ import annotations
 
