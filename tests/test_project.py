@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,9 @@ ROOT = Path(__file__).parent.parent
 SCRIPTS = ["setup", "test", "demo", "docs", "bench", "fuzz"]
 FOLDERS = [".ci", "benchmarks", "docs", "rust", "scripts", "src", "tests"]
 README = (ROOT / "README.md").read_text("utf-8")
+SVG = "{http://www.w3.org/2000/svg}"
+WIDEST = 0.6
+"""The mean width of a letter, in font sizes, in the widest of the usual sans-serif fonts (DejaVu Sans)."""
 
 
 def texts() -> Iterator[tuple[Path, str]]:
@@ -69,6 +73,27 @@ def test_the_pipeline_of_the_readme_is_one_in_12_lines(tmp_path: Path) -> None:
     file = tmp_path / "pipeline.toml"
     file.write_text(block[1], "utf-8")
     assert list(load(file).flows) == ["orders"]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_code_on_a_front_page_is_not_cut_on_a_narrow_screen(page: str) -> None:
+    blocks = re.findall(r"^```\w+\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    assert blocks
+    assert [line for block in blocks for line in block.splitlines() if len(line) > 78] == []
+
+
+def test_labels_of_the_drawing_stay_in_their_boxes() -> None:
+    drawing = ET.parse(ROOT / "docs/architecture.svg").getroot()
+    boxes = [
+        [float(box.get(name, "nan")) for name in ("x", "y", "width", "height")] for box in drawing.iter(f"{SVG}rect")
+    ]
+    labels = list(drawing.iter(f"{SVG}text"))
+    assert len(labels) > 15
+    for label in labels:
+        at, line, text = float(label.get("x", "nan")), float(label.get("y", "nan")), label.text or ""
+        widths = [width for x, y, width, height in boxes if x < at < x + width and y < line < y + height]
+        size = 11 if label.get("class") == "small" else 13
+        assert widths and len(text) * size * WIDEST <= widths[0], text
 
 
 def test_the_links_of_the_readme_lead_somewhere() -> None:
