@@ -208,6 +208,26 @@ def test_the_supported_pythons_are_the_same_everywhere() -> None:
         assert "Python 3.11 or newer" in text
 
 
+# ---- results of benchmarks ----------------------------------------------------------------------------------
+
+
+def test_results_are_of_benchmarks_and_have_figures_that_exist() -> None:
+    topics = ROOT / "docs/topics"
+    results = (topics / "performance-results.md").read_text("utf-8")
+    measured = re.findall(r"^### `(\w+\.py)`$", results, re.MULTILINE)
+    assert measured
+    assert [file for file in measured if not (ROOT / "benchmarks" / file).is_file()] == []
+    linked = set(re.findall(r"\(figures/([\w-]+\.svg)\)", results))
+    assert linked == {file.name for file in (topics / "figures").glob("*.svg")}
+
+
+def test_every_benchmark_that_the_page_about_performance_names_exists() -> None:
+    page = (ROOT / "docs/topics/performance.md").read_text("utf-8")
+    named = set(re.findall(r"(?:benchmarks/|`)(\w+\.py)\b", page))
+    assert len(named) > 5
+    assert sorted(file for file in named if not (ROOT / "benchmarks" / file).is_file()) == []
+
+
 # ---- maps of the code ---------------------------------------------------------------------------------------
 
 SOURCE = ROOT / "src/odradek"
