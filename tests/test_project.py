@@ -261,19 +261,19 @@ def test_every_file_that_a_newcomer_is_sent_to_exists() -> None:
 
 def test_every_section_of_a_specification_that_the_source_names_exists() -> None:
     sections = {page: _sections(page) for page in ("specification", "kafka-specification")}
-    missing, found = [], 0
+    missing, count = [], 0
     for file in SOURCE.rglob("*.py"):
         text = re.sub(r"\s+", " ", file.read_text("utf-8"))
         for page, named in re.findall(r"(?<!Avro )\b((?:kafka-)?specification)(?:\.md)? ((?:\d|App\. )[^;:)(]*)", text):
             later = "kafka" in file.relative_to(SOURCE).parts
-            found += 1
+            count += 1
             if later and page != "kafka-specification":  # that one is about 0.7
                 missing.append(f"{file.name}: {page} {named}")
             for section in re.findall(r"(?<!note )(?<![\d.])(?:App\. [A-H]|(?<![A-H] )\d(?:\.\d+)?)", _list_of(named)):
                 if section not in sections[page]:
                     missing.append(f"{file.name}: {page} {section}")
     assert missing == []
-    assert found > 100
+    assert count > 100
 
 
 def _sections(page: str) -> set[str]:

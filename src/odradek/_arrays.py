@@ -37,7 +37,7 @@ Array: TypeAlias = "pa.Array[Any]"
 
 _INT32 = pa.int32()
 _HIGHEST_BYTE = 7 if sys.byteorder == "little" else 0
-"""Of an int64: it is 0xFF in `NO_TIMESTAMP`, and 0 in the timestamp of any recent record."""
+"""Index of the highest byte of an int64: it is 0xFF in `NO_TIMESTAMP`, and 0 in the timestamp of any recent record."""
 
 _HEADER_FIELDS: list[pa.Field[Any]] = [pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]
 

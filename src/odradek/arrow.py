@@ -65,7 +65,7 @@ _LABEL_TYPES: list[pa.DictionaryType[Any, Any]] = [
     pa.dictionary(_INT32, pa.string()),
     *[pa.dictionary(_INT32, _INT32)] * 2,
 ]
-"""Of the fields with one value for all rows of a part: those of its TopicPartition."""
+"""Types of the fields with one value for all rows of a part: those of its TopicPartition."""
 
 _FIELDS: list[pa.Field[Any]] = [
     pa.field("key", pa.binary()),

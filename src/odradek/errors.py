@@ -148,7 +148,7 @@ class DeadlineError(OdradekError, TimeoutError):
     Args:
         what: What was waited for.
         seconds: Duration of the wait (s).
-        sent: True if the wait was for a request of which at least one byte may have reached the peer, so that it
+        sent: True if the wait was for a request and at least one byte of it may have reached the peer, so that it
             may have been applied.
     """
 
@@ -318,7 +318,7 @@ class TransportError(OdradekError):
 
 
 class Unreachable(TransportError):
-    """No connection could be made.
+    """A connection could not be made.
 
     Args:
         step: `dns`, `tcp`, `tls`, `sasl`, `zookeeper` or `listener`: how far it got.

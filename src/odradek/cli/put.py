@@ -208,7 +208,7 @@ class _LineSplitter:
 
     def __init__(self, delimiter: bytes) -> None:
         self.rest = bytearray()
-        """What followed the last delimiter; it has none."""
+        """The bytes after the last delimiter; they contain none."""
         self._delimiter = delimiter
 
     def feed(self, chunk: bytes) -> list[bytes]:

@@ -67,7 +67,7 @@ def _plain(record: Any, now: int) -> tuple[bytes | None, bytes | None, int]:
     if isinstance(record, bytes):
         return record, None, now
     if not isinstance(record, tuple) or len(record) != 4 or len(record[2]):
-        raise TypeError("a record is no value, key and timestamp without headers")
+        raise TypeError("a record must be a tuple of value, key and timestamp, without headers")
     value, key, _, time = record
     if not all(each is None or isinstance(each, bytes) for each in (value, key)):
         raise TypeError("a value or key is not bytes")

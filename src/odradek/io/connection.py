@@ -331,7 +331,7 @@ class Connection:
         self._detach()
         if established and (answered or self._clock() - self._connected_at > self.options.backoff.max_s):
             self._attempts, self.available_at = 0, -math.inf
-        else:  # a peer that accepts and hangs up before it has answered is as good as none
+        else:  # a peer that closes the connection before its first response counts as unreachable
             self._back_off()
         self._fail_outstanding(error_of or connection_lost(self.address, why))
 

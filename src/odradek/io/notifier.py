@@ -1,4 +1,4 @@
-"""`Notifier`: the one way in which tasks of this library wake each other."""
+"""`Notifier`, by which the tasks of this library wake each other."""
 
 from __future__ import annotations
 

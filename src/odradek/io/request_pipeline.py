@@ -40,7 +40,7 @@ class PipelineHost(Protocol):
     """Value that the last handshake returned: requests are encoded for it."""
 
     def handshake_completed(self, session: Any) -> None:
-        """Take in that requests may be sent."""
+        """Allow requests to be sent."""
         ...
 
     def reconnect(self, handshake: Handshake) -> None:

@@ -34,7 +34,7 @@ class PipelineFileError(ConfigError):
 
 
 _TWICE = ("Cannot overwrite a value", "Cannot declare", "Cannot mutate immutable namespace")
-"""What tomllib says of a key, or a table, that the file has already."""
+"""Beginnings of tomllib's messages about a key, or a table, that the file has already."""
 
 
 def not_toml(text: str, why: str) -> str:

@@ -90,9 +90,9 @@ def last_rows(rule: MergeRule, rows: pa.Table, tombstones: pa.Table) -> pa.Table
 def unique_rows(rule: MergeRule, rows: pa.Table, stored: Stored) -> pa.Table:
     """Return the rows of a batch without those whose id another one has that is kept, with a time within the window.
 
-    The ends of the window around each row are in the columns `FIRST_TIME` and `LAST_TIME`. Of ids that the batch has
-    once, those that the table has are still there: the merge leaves them out. `stored` yields a column, and the time,
-    of the table's rows with a time in a range.
+    The ends of the window around each row are in the columns `FIRST_TIME` and `LAST_TIME`. An id that the
+    batch has once stays, even if the table has it: the merge leaves that row out. `stored` yields a column, and the
+    time, of the table's rows with a time in a range.
     """
     rows = _numbered(rows)
     ids = rows[rule.unique]

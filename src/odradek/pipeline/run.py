@@ -1,4 +1,4 @@
-"""A run of a pipeline: every flow, batch by batch, up to the ends that its logs had at the start, or on and on."""
+"""A run of a pipeline: every flow, batch by batch, up to the ends of its logs at the start, or without an end."""
 
 from __future__ import annotations
 

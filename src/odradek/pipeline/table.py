@@ -254,7 +254,7 @@ class Table(ABC):
     def clean(self, older_s: float, *, dry_run: bool) -> list[str]:
         """Delete files that no version of the last `older_s` seconds needs; return their paths.
 
-        Those that no version has ever listed stay for `UNLISTED_S` at least, by the clock of the store that dates them.
+        Files that no version has ever listed stay for `UNLISTED_S` at least, by the clock of the store that dates them.
         """
 
 

@@ -54,7 +54,7 @@ def check_time(decoded: pa.Schema, name: str, time_format: str) -> None:
 
 
 def times_of(column: Array, time_format: str) -> Array:
-    """Return times as `TIME`, of a date its midnight; null if there is none, or if it is not of the years 1 to 9999."""
+    """Return times as `TIME`, for a date its midnight; null where there is no time, or its year is not 1 to 9999."""
     if pt.is_date(column.type):
         column = column.cast(pa.timestamp("us"))
     if time_format == "iso" and pt.is_string(column.type):

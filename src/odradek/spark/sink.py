@@ -143,7 +143,8 @@ def _attempt() -> Attempt:
 
 
 QUERY, RUN, BATCH = "sql.streaming.queryId", "spark.jobGroup.id", "streaming.sql.batchId"
-"""What Spark calls them among the properties of a task, where it also puts all settings of the session."""
+"""Names of the ids of query, run and batch among the properties of a task. Spark puts all settings of the session
+there, too."""
 
 
 async def _send(cluster: Cluster, producer: Producer, groups: Sequence[DestinationRows]) -> list[Acks]:
@@ -206,7 +207,7 @@ class TaskCommit(WriterCommitMessage):
         return sum(counts.rows for counts in self.partitions.values())
 
     def finish(self, outcome: Future[list[Acks]], rows: int) -> None:
-        """Wait until so many rows are written, and count them. Raises WriteError."""
+        """Wait until these rows are written, and count them. Raises WriteError."""
         try:
             acks = outcome.result()
         except DeliveryError as error:  # there was no room: what came before is still on its way

@@ -187,7 +187,7 @@ class StreamReader(_SourceReader, DataSourceStreamReader, SupportsTriggerAvailab
         end = planning.end_offsets(begin, current)
         waiting = sum(part.size for part in planning.clip_to_logs(begin, end, current)[0])
         has_new = any(log.latest > log.earliest for partition, log in current.items() if partition not in begin)
-        # A run with an end would wait for more for ever.
+        # A run that is to end (availableNow) must not wait for more records: it would never end.
         enough = self._frozen is not None or waiting >= self._options.min_size
         is_due = waiting > 0 and (enough or time.monotonic() - self._last >= self._options.max_delay_s)
         if not (has_new or is_due or lost):

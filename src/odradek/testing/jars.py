@@ -90,7 +90,7 @@ def cache_directory() -> Path:
 def maven_jars(coordinates: tuple[str, ...], *, transitive: bool = True) -> Sequence[Path]:
     """Return the jars of Maven coordinates, with all that they need at run time if `transitive`.
 
-    What is downloaded stays in the cache, where different versions share it: `$XDG_CACHE_HOME/odradek/maven` or
+    Downloads stay in the cache, where different versions share it: `$XDG_CACHE_HOME/odradek/maven` or
     `~/.cache/odradek/maven`. A file appears there whole or not at all, so that several processes may fill it at the
     same time. The repositories are those that jgo's settings file names (section `repositories`), by default Maven
     Central; proxies are those of the environment.

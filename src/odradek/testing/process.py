@@ -135,7 +135,7 @@ class ServerProcess(Lifecycle):
         self._paused = True
 
     def resume(self) -> None:
-        """SIGCONT. Sessions of which the server heard nothing meanwhile may expire."""
+        """Send SIGCONT. Sessions may expire whose clients the server has not heard from meanwhile."""
         self._running().send_signal(signal.SIGCONT)
         self._paused = False
 

@@ -50,7 +50,7 @@ class ProxyStatistics(NamedTuple):
 
 @dataclass(frozen=True)
 class _Faults:
-    """What holds now, for all connections; `cut_after` for the next one."""
+    """Faults that apply to all connections; `cut_after` applies to the next one only."""
 
     delay_s: float = 0.0
     bytes_per_s: float = 0.0
@@ -143,7 +143,7 @@ class FaultProxy:
         self._do(self._cut(reset))
 
     def cut_after(self, *, client_bytes: int | None = None, server_bytes: int | None = None) -> None:
-        """Cut the next connection, and only that one, with FIN once exactly so many bytes went in a direction."""
+        """Cut the next connection, and only that one, with FIN once so many bytes, and no more, went in a direction."""
         limits: dict[Direction, int | None] = {"client": client_bytes, "server": server_bytes}
         cuts = {direction: limit for direction, limit in limits.items() if limit is not None}
         self._do(self._change(cut_after=cuts))
@@ -153,7 +153,7 @@ class FaultProxy:
         self._do(self._change(delay_s=seconds))
 
     def throttle(self, bytes_per_s: float) -> None:
-        """Pass on so many bytes per second in each direction of each connection; 0 lifts it."""
+        """Limit the bytes per second in each direction of each connection; 0 ends the limit."""
         self._do(self._change(bytes_per_s=bytes_per_s))
 
     def split(self, size: int) -> None:

@@ -90,8 +90,8 @@ _FHCRC, _FEXTRA, _FNAME, _FCOMMENT = 2, 4, 8, 16
 _ZERO = re.compile(rb"\0")  # searches views, which have no find()
 
 FIRST_STEP, NEXT_STEP = 256 << 10, 8 << 10
-"""Input that zlib gets at a time, of the first member and at first of a later one. What follows a member's end is
-copied, so many small members have to be cut small."""
+"""Input that zlib gets at a time: of the first member, and at first of a later one. zlib copies the input after a
+member's end, so the steps for a series of small members are small."""
 
 _OUTPUT_STEP = 1 << 20  # output that zlib may return at a time, because it is copied, too
 

@@ -75,11 +75,11 @@ class FetcherHost(Protocol):
         ...
 
     def compare_topics(self) -> None:
-        """Take in which topics the routing table has now."""
+        """Use the topics that the routing table has now."""
         ...
 
     def compare_topic(self, cursor: Cursor) -> None:
-        """Take in which topic the routing table has now, for a cursor that has got a position."""
+        """Use the topic that the routing table has now, for a cursor that has got a position."""
         ...
 
     async def on_position_resolved(self, partition: TopicPartition, position: Position) -> None:

@@ -290,7 +290,7 @@ class Consumer(PartitionReaderBase):
             progress.log_gone = True
 
     def _compare_topics(self) -> None:
-        """Take in which topics there are now: nothing is committed of one that was deleted and made again."""
+        """Use the topics that there are now: nothing is committed of one that was deleted and made again."""
         table = self._driver.metadata.table
         if table is not self._compared:
             self._compared = table

@@ -138,7 +138,7 @@ class Fetcher(PartitionSet):
         return None if cursor is None else cursor.topic_id
 
     def compare_topics(self) -> None:
-        """Take in which topics there are now. Called before the result of a fetch counts, too: its records may be those
+        """Use the topics that there are now. Called before the result of a fetch counts, too: its records may be those
         of a new log, at a position in the former one."""
         table = self.driver.metadata.table
         if table is not self._compared:

@@ -32,7 +32,7 @@ YIELD_EVERY_ROWS = 8192
 would come out of memory that is not in the processor's cache. It is as many rows as one partition gives at a time."""
 
 BATCH_AS_ROWS = 64
-"""Taking a batch costs as much as so many rows of it: many small ones are not to hold up other tasks for longer."""
+"""Cost of taking a batch, in rows: many small batches are not to hold up other tasks for longer."""
 
 
 class Stream(Generic[B]):

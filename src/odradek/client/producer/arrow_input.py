@@ -63,7 +63,7 @@ _VIEWS = (pa.types.is_binary_view, pa.types.is_string_view)
 
 
 class _Role(NamedTuple):
-    """What a column is used for."""
+    """The use of a column: key, value, headers or timestamp."""
 
     accepts: Callable[[Any], bool]
     types: str

@@ -357,7 +357,7 @@ class Dispatcher:
         self.closed_reason = NO_TRANSACTION
 
     def begin(self, transactions: ProducerTransactions) -> None:
-        """Open a transaction, to which all records belong from now on. Raises why that is not possible."""
+        """Open a transaction: all records belong to it from now on. Raises why that is not possible."""
         self._check_thread()
         if self.closed_reason is None:
             raise UsageError("a transaction of this producer is open already: it has one at a time")
@@ -372,7 +372,7 @@ class Dispatcher:
             self._refuse(reason)
 
     def end_transaction(self) -> None:
-        """Take in that a transaction has ended: another one may begin."""
+        """Record the end of a transaction, after which another one may begin."""
         self._dropping = ""
         self.refuse_records(NO_TRANSACTION)
 

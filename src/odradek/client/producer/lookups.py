@@ -1,4 +1,4 @@
-"""The background tasks in which a producer asks its cluster: for partitions, for routing tables, for its identity, and
+"""Background tasks of a producer that ask its cluster: for partitions, for routing tables, for its identity, and
 whether partitions exist that its routing table does not have.
 
 Records wait meanwhile, as long as they may; what is learned is applied to the accumulator.

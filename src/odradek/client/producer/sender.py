@@ -214,8 +214,8 @@ class Sender:
                 request.unencodable.append((batch, error))
 
     def _send_encoded(self) -> None:
-        """Send what is encoded, in the order it was taken. While a thread compressed, time went on: the producer may
-        have ended, and the broker may have gone."""
+        """Send what is encoded, in the order it was taken. While a thread compressed the records, the producer may have
+        ended and the broker may have left the cluster."""
         while self._encoding and not self._encoding[0].encoding:
             request = self._encoding.popleft()
             broker = self._accumulator.table.brokers.get(self._broker)

@@ -18,7 +18,7 @@ __all__ = ["ConsumerPositions", "DeliveredBatch", "ProducerTransactions"]
 class ProducerTransactions(ProducerSequences, Protocol):
     """The transactions of one producer, one at a time, by way of a coordinator of the cluster.
 
-    What the calls begin is carried out by `run`; cancelling a call ends only the wait for it.
+    `run` carries out what the calls begin; cancelling a call ends only the wait for it.
     """
 
     transactional_id: str
@@ -107,7 +107,7 @@ class ConsumerPositions(Protocol):
     def stored(
         self, spans: Collection[tuple[TopicPartition, DeliveredSpan]], positions: Mapping[TopicPartition, Position]
     ) -> None:
-        """Take in that a transaction has stored these positions: the spans are done."""
+        """Record that a transaction has stored these positions: the spans are done."""
         ...
 
 

@@ -65,7 +65,7 @@ TOPIC, BROKER = 2, 4
 """Types of resources that have a configuration."""
 
 SET, DELETE = 0, 1
-"""What IncrementalAlterConfigs does with an entry."""
+"""Operations of IncrementalAlterConfigs on an entry."""
 
 BROKERS_DEFAULT = -1
 """Number of partitions or replicas that leaves the choice to the brokers (KIP-464)."""

@@ -136,7 +136,7 @@ class ConsumerGroupMember(BaseMember[ConsumerGroupState, ConsumerGroupEvent]):
     # ---- calls ----
 
     def heartbeat_answered(self, request: Request[Any], response: Response | None) -> None:
-        """Take in that a `heartbeat` was sent that is no effect of this member: the next one is sent at once. It has
+        """Record that a `heartbeat` was sent that is no effect of this member: the next one is sent at once. It has
         every field, so that its response repeats the assignment, and the error.
 
         Args:

@@ -12,7 +12,7 @@ R = TypeVar("R")
 
 
 class InFlight(Generic[R]):
-    """The request without a response, of which there is at most one, and the end of the back-off."""
+    """The request without a response, at most one, and the end of the back-off."""
 
     def __init__(self) -> None:
         self._request: R | None = None

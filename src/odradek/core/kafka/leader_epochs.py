@@ -27,8 +27,8 @@ class LeaderEpochs:
     def record(self, partition: TopicPartition, first: int, behind: int, epoch: int) -> None:
         """Remember that all records from `first` up to `behind`, without it, were read and have this epoch.
 
-        Epochs ascend in a log. If what was read before contradicts, it is forgotten: the log was truncated, or it is
-        another one.
+        Epochs ascend in a log. Ranges that were read before and contradict this are forgotten: the log was
+        truncated, or it is another one.
         """
         known = self._read.get(partition, [])
         if any(not _agree(span, first, behind, epoch) for span in known):

@@ -123,7 +123,8 @@ def encode_small(
 def bytes_for(batch: PartitionBatch, versions: BrokerVersions, max_message_bytes: int, now_ms: int) -> bytes:
     """Return the bytes of a batch for a connection that is about to send them; see `encode_records`.
 
-    Those it was encoded to before serve if they have the format of that broker and the stamp that the batch has now.
+    Bytes of an earlier attempt are used again if they have the format of that broker and the stamp that the batch has
+    now.
     """
     data = batch.encoded
     if data is None or data[_MAGIC_AT] != versions.produce_magic:

@@ -243,8 +243,8 @@ class IdempotentProducer:
         """Decide about the batches of a partition after the broker has refused the sequence of the first one. To be
         called before any is sent again, when none is in flight; does nothing unless there was such a refusal.
 
-        What follows, also a batch that lost its stamp, must not be written before a batch that may have been. So all up
-        to the last batch in doubt are given up, and so are those before one that was acknowledged.
+        No later batch, not even one that lost its stamp, must be written before a batch that may have been written. So
+        all batches up to the last one in doubt are given up, and so are those before one that was acknowledged.
 
         Args:
             partition: The partition.

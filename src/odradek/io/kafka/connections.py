@@ -29,7 +29,7 @@ from odradek.wire.kafka.schema import Request, Response
 __all__ = ["BOOTSTRAP_ID", "BrokerConnections"]
 
 BOOTSTRAP_ID = -1
-"""Stands for the unknown id of a broker of which only an address in the URL is known."""
+"""Stands for the unknown id of a broker known only by an address in the URL."""
 
 R = TypeVar("R", bound=Response)
 

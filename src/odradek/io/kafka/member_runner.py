@@ -149,7 +149,7 @@ class MemberRunner:
             await self._decided.wait(version)
 
     def revoked(self, step: Revoke) -> None:
-        """Take in that the listener has given up the partitions of a step."""
+        """Record that the listener has given up the partitions of a step."""
         self.member.revoked(step)
         self._reported.notify()
 

@@ -76,7 +76,7 @@ class BrokerClientOptions:
 
 
 class _ProduceHeads(dict[TopicPartition, bytes]):
-    """What the parts of produce requests begin with, by partition; made when first asked for."""
+    """First bytes of the parts of produce requests, by partition; made when first asked for."""
 
     def __missing__(self, partition: TopicPartition) -> bytes:
         head = self[partition] = produce_head(partition.topic, partition.partition)

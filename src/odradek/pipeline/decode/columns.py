@@ -268,7 +268,7 @@ def _fit_times(texts: Array, kind: pa.DataType) -> tuple[Array, Mask]:
 
 
 def _cast_times(texts: Array, kind: pa.DataType) -> Array | None:
-    """Return texts as times; None if one is none, or of another form than the others."""
+    """Return texts as times; None if a text is no time, or is written in another form than the others."""
     for read_as in (kind, pa.timestamp("us")) if kind == TIME else (kind,):  # without an offset, a text is in UTC
         try:
             times = texts.cast(read_as)

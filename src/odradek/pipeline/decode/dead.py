@@ -50,7 +50,7 @@ class DeadLetter(NamedTuple):
 class UndecodableError(Exception):
     """A value cannot be decoded.
 
-    What decodes a value of a field does not know where it is in the record: each decoder around it adds its own step
+    A decoder of a field's value does not know where it is in the record: each decoder around it adds its own step
     to the path. The message is the path, and `why` after it.
     """
 

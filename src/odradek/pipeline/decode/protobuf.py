@@ -50,7 +50,8 @@ class ProtobufDecoder(ValueDecoder):
     begin with the position of the message type in its file.
 
     Raises:
-        ConfigError: The file is none, does not have the message, or no column has the type of one of its fields.
+        ConfigError: The bytes are no descriptor file, the file does not have the message, or one of the
+            message's fields has a type that no column can have.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ __all__ = ["Server", "Traffic"]
 log = logging.getLogger(__name__)
 
 READ_BYTES = 256 << 10
-"""First size of a receive buffer; it grows to the frame in hand, as its bytes come."""
+"""First size of a receive buffer, which grows to the size of the frame as its bytes arrive."""
 
 KEPT_BYTES = 4 << 20
 """A buffer that grew beyond this is given back after its frame."""
@@ -222,8 +222,8 @@ class ServedConnection(asyncio.BufferedProtocol):
             self._answer.appendleft(Slice(segment, position + sent, length - sent))
 
     def _send_file(self, file: int, position: int, length: int) -> int:
-        """What cannot be sent like this - the socket is full, or dead, the file too short - fails again, and properly,
-        when it is sent the other way."""
+        """Send bytes of a file without copying them, and return their number; 0 if the socket is full or dead, or the
+        file is too short: the caller then sends them by copying, where such an error is raised."""
         if self._full or self._closing:
             return 0
         try:

@@ -74,7 +74,7 @@ class MemoryLog:
         self.records: list[StoredRecord] = []
         self.start = self.end = Position(0)
         self.corrupt: dict[int, str] = {}
-        """What is wrong with a record, by offset, for those that a test has damaged."""
+        """Damage of each record that a test has damaged, by offset."""
         self.truncations: list[Position] = []
         """The end that each truncation left. Their number is the leader epoch."""
 

@@ -38,7 +38,7 @@ class ClusterState:
         self.logs: dict[TopicPartition, MemoryLog] = {}
         self.groups: dict[str, MemoryGroup] = {}
         self.clients: set[MemoryDriver] = set()
-        """Those that are open."""
+        """The clients that are open."""
         self.replicas: dict[TopicPartition, int] = {}
         """The broker that the leader of a partition wants consumers to fetch from."""
         self.table = MemoryRoutingTable(1, dict(brokers))

@@ -138,7 +138,7 @@ class FetchResponseDecoder(FrameDecoder):
             raise self._error("the bytes end too early")
 
     def _whole_partitions(self, part: memoryview, start: int) -> int:
-        """Take the partitions of a topic of which every byte is here, and return the position after them."""
+        """Take those partitions of a topic that have arrived completely, and return the position after them."""
         spans: list[tuple[FetchPartitionData, int, int]] = []
         end, left = self._sections.partitions(part, start, self._partitions_left, self._partitions, spans)
         for partition, begin, stop in spans:

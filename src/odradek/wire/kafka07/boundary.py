@@ -167,7 +167,7 @@ class BoundarySearch:
 
 
 class _Hopeless(Exception):
-    """No boundary can be proved, whatever follows."""
+    """The bytes so far rule out that a boundary can be proved."""
 
 
 class _Expensive(_Hopeless):

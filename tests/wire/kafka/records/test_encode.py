@@ -73,16 +73,16 @@ def test_what_a_message_set_does_not_have_is_refused(options: dict[str, object])
 
 def test_no_records_make_no_batch() -> None:
     for encode in (encode_batch, encode_message_set):
-        with pytest.raises(LocalProtocolError, match="leave the partition out"):
+        with pytest.raises(LocalProtocolError, match="at least one record"):
             encode([])
 
 
 def test_numbers_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(LocalProtocolError, match="no field which fits"):
+    with pytest.raises(LocalProtocolError, match="does not fit into its field"):
         encode_batch([b"a"], timestamps=[1 << 63])
-    with pytest.raises(LocalProtocolError, match="no field which fits"):
+    with pytest.raises(LocalProtocolError, match="does not fit into its field"):
         encode_batch([b"a"], producer_epoch=1 << 15)
-    with pytest.raises(LocalProtocolError, match="no field which fits"):
+    with pytest.raises(LocalProtocolError, match="does not fit into its field"):
         encode_message_set([b"a"], timestamps=[1 << 63])
 
 

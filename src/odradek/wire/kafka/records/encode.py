@@ -135,8 +135,8 @@ def encode_message_set(
 
 def _check_count(values: Strings) -> None:
     if not len(values):
-        raise LocalProtocolError("there is no batch without records: leave the partition out")
+        raise LocalProtocolError("a batch needs at least one record: leave a partition without any out")
 
 
 def _too_large(error: Exception) -> LocalProtocolError:
-    return LocalProtocolError(f"a batch with a length, timestamp or number that has no field which fits: {error}")
+    return LocalProtocolError(f"a length, timestamp or number of the batch does not fit into its field: {error}")

@@ -143,8 +143,8 @@ class EntryDecoder:
     def _note_epochs(self, epochs: list[tuple[int, int]], behind: int) -> None:
         """Note the epochs of the next batches, given the offset at which each begins, and the one behind the batches.
 
-        What a response leaves out between two batches is not in the log any more (compaction): up to the second one
-        the last record is the one before.
+        Offsets that a response leaves out between two batches are not in the log any more (compaction): the last record
+        before any of them is the last one of the first batch.
         """
         ends = [*(first for first, _ in epochs[1:]), behind]
         spans = [EpochSpan(first, end, epoch) for (first, epoch), end in zip(epochs, ends, strict=True)]

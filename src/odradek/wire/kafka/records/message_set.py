@@ -53,8 +53,8 @@ def message_damage(entry: memoryview, what: str = "message") -> str:
 def open_wrapper(entry: memoryview, max_bytes: int) -> Wrapper:
     """Decompress the messages of a wrapper, and look at their offsets.
 
-    Those of magic 1 count from 0, and the last one's is the wrapper's own; those of magic 0 are the offsets. The magic
-    that matters is the wrapper's, because sets with both exist.
+    Offsets inside of magic 1 count from 0, and the last message has the wrapper's own; those of magic 0 are
+    final. The magic that matters is the wrapper's, because sets with both exist.
 
     Raises:
         CompressionError: The wrapper is damaged, or holds what it may not.
