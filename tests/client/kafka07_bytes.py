@@ -34,6 +34,7 @@ from odradek.core.interfaces import (
 from odradek.core.kafka07.routing import BrokersChanged, Kafka07RoutingTable, TopicChanged
 from odradek.core.produce.partitioners import Partitioner
 from odradek.errors import ConnectionLost, SessionExpired, Unreachable
+from odradek.io.kafka07.log_access import Kafka07LogAccess
 from odradek.io.notifier import Notifier
 from odradek.types import EARLIEST, AtTime, Broker, Position, PositionSpec, TopicPartition
 from odradek.wire.compression import CompressionType
@@ -55,6 +56,8 @@ def tp(number: int = 0, topic: str = "t") -> TopicPartition:
 
 class Kafka07LogMetadata:
     """A routing table the test edits."""
+
+    reports_changes = True
 
     def __init__(self) -> None:
         self.table = Kafka07RoutingTable()
@@ -121,7 +124,7 @@ class Kafka07LogBroker:
 
     async def _fill(self, fetch: PartitionFetch) -> None:
         partition = fetch.decoder.partition
-        at, log = fetch.start(), self._driver.logs[partition]
+        at, log = fetch.start(), self._driver.stored[partition]
         if not 0 <= at <= len(log):
             fetch.error = broker_error(1)
             return
@@ -143,7 +146,7 @@ class Kafka07LogBroker:
         await anyio.lowlevel.checkpoint()
         await self.respond()
         if isinstance(at, PositionSpec):
-            return [Position(0 if at is PositionSpec.EARLIEST else len(self._driver.logs[partition]))]
+            return [Position(0 if at is PositionSpec.EARLIEST else len(self._driver.stored[partition]))]
         segments = [Position(p) for time, p in self._driver.segments.get(partition, []) if time <= at.seconds]
         return segments[-1:]
 
@@ -249,7 +252,8 @@ class Kafka07LogDriver:
 
     def __init__(self, **counts: int) -> None:
         self.metadata = Kafka07LogMetadata()
-        self.logs: dict[TopicPartition, bytearray] = {}
+        self.logs = Kafka07LogAccess(self)
+        self.stored: dict[TopicPartition, bytearray] = {}
         self.segments: dict[TopicPartition, list[tuple[float, int]]] = {}
         self.brokers: dict[Broker, Kafka07LogBroker] = {}
         self.store = Offsets()
@@ -261,14 +265,14 @@ class Kafka07LogDriver:
 
     def publish(self, topic: str, count: int) -> None:
         for n in range(count):
-            self.logs.setdefault(tp(n, topic), bytearray())
+            self.stored.setdefault(tp(n, topic), bytearray())
         self.metadata.apply(TopicChanged(topic, {BROKER.id: count}))
 
     def write(
         self, partition: TopicPartition, values: Iterable[bytes], compression: CompressionType = CompressionType.NONE
     ) -> int:
         """Append; returns the end of the log."""
-        log = self.logs[partition]
+        log = self.stored[partition]
         log += encode_set(list(values), compression)
         return len(log)
 
@@ -292,7 +296,6 @@ class Kafka07LogDriver:
         return self.brokers.setdefault(broker, Kafka07LogBroker(broker, self))
 
     compressions = frozenset({"none"})
-    numbers_by_broker = True
     refuses_batches = False
 
     def refusal_policy(self) -> RefusalPolicy:

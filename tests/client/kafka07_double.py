@@ -27,6 +27,7 @@ from odradek.core.kafka07.routing import BrokersChanged, Kafka07RoutingTable, To
 from odradek.core.produce.batch import as_record
 from odradek.core.produce.partitioners import KeyHash
 from odradek.errors import Closed, ConnectionLost, Unsupported
+from odradek.io.kafka07.log_access import Kafka07LogAccess
 from odradek.testing import MemoryCluster
 from odradek.testing.memory.broker import MemoryBrokerClient
 from odradek.testing.memory.driver import MemoryDriver
@@ -69,6 +70,8 @@ class Kafka07Double:
 
 class Kafka07DoubleMetadata:
     """Brokers and topics as a test has registered them."""
+
+    reports_changes = True
 
     def __init__(self, state: ClusterState) -> None:
         self.table = Kafka07RoutingTable()
@@ -119,13 +122,13 @@ class Kafka07DoubleDriver(MemoryDriver):
     """One client of it."""
 
     compressions = frozenset({"none", "gzip"})
-    numbers_by_broker = True
     refuses_batches = False
 
     def __init__(self, double: Kafka07Double, tuning: Tuning) -> None:
         super().__init__(double.state, tuning)
         self._metadata = cast("MemoryMetadata", double.metadata)
         self._double = double
+        self.logs = Kafka07LogAccess(self)  # type: ignore[assignment]
 
     def client_of(self, broker: Broker) -> MemoryBrokerClient:
         return Kafka07DoubleClient(broker, self._double, self._tuning)

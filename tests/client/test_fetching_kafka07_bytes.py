@@ -220,7 +220,7 @@ async def test_places_are_known_while_a_thread_works() -> None:
     async with Reader(driver, {tp(): 0}) as reader, shut(driver.gate):
         await until(lambda: driver.gate.inside)
         assert reader.positions() == {tp(): 0}
-        assert (await reader.lag())[tp()] == len(driver.logs[tp()])
+        assert (await reader.lag())[tp()] == len(driver.stored[tp()])
         token = reader.bookmark()
         driver.gate.open()
         assert [(await anext(reader)).value for _ in range(200)] == numbered(200)
@@ -317,7 +317,7 @@ async def test_a_session_lost_while_a_thread_works() -> None:
 
 async def test_damage_inside_comes_behind_what_is_good() -> None:
     driver = make_driver(1, each=60)
-    driver.logs[tp()][-1] ^= 1
+    driver.stored[tp()][-1] ^= 1
     values: list[bytes] = []
     async with Reader(driver, "t", until=LATEST) as reader:
         with pytest.raises(CorruptMessage):
@@ -402,7 +402,7 @@ async def test_wrappers_that_swell_are_opened_one_by_one(monkeypatch: pytest.Mon
     driver = GatedDriver(t=partitions)
     for n in range(partitions):
         driver.write(tp(n), [bytes(1000)] * 200)
-        driver.logs[tp(n)] += wrapper * 3
+        driver.stored[tp(n)] += wrapper * 3
     most = rows = 0
     async with Reader(driver, "t", until=LATEST, read_ahead_bytes=read_ahead_bytes) as reader:
         async for batch in reader.batches():

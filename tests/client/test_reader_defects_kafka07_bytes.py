@@ -34,7 +34,7 @@ async def values_of(reader: Reader) -> list[bytes | None]:
 
 def damaged_log(messages: int) -> Kafka07LogDriver:
     driver = Kafka07LogDriver(t=1)
-    driver.logs[tp()] += DAMAGED * messages
+    driver.stored[tp()] += DAMAGED * messages
     driver.write(tp(), [b"good"])
     return driver
 

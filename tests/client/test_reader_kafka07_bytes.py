@@ -127,7 +127,7 @@ async def test_a_corrupt_message_comes_after_the_good_ones_and_the_others_go_on(
     driver = Kafka07LogDriver()
     driver.write(tp(0), numbered(3))
     driver.write(tp(1), numbered(5, 10))
-    driver.logs[tp(0)][-1] ^= 1
+    driver.stored[tp(0)][-1] ^= 1
     async with Reader(driver, "t", until=LATEST, tuning=Tuning(fetch_bytes=fetch_bytes)) as reader:
         values, errors = await collect(reader)
     assert sorted(values) == numbered(2) + numbered(5, 10)
@@ -138,7 +138,7 @@ async def test_a_corrupt_message_comes_after_the_good_ones_and_the_others_go_on(
 async def test_damage_behind_until_is_none_of_our_business() -> None:
     driver = Kafka07LogDriver(t=1)
     end = driver.write(tp(), numbered(3))
-    driver.logs[tp()] += b"\xff" * 50
+    driver.stored[tp()] += b"\xff" * 50
     assert await read(driver, "t", until=Position(end)) == numbered(3)
 
 
@@ -146,7 +146,7 @@ async def test_a_log_that_ends_inside_a_message_is_an_error_and_not_an_endless_w
     """A clean restart serves whatever stands at the end of the file (specification 4.5, case 32)."""
     driver = Kafka07LogDriver(t=1)
     end = driver.write(tp(), numbered(2))
-    driver.logs[tp()] += b"\0\0\1\0garbage"
+    driver.stored[tp()] += b"\0\0\1\0garbage"
     with anyio.fail_after(30):
         async with Reader(driver, "t", until=LATEST) as reader:
             assert (await anext(reader)).value == b"000000"
@@ -162,7 +162,7 @@ async def test_damage_in_a_wrapper_that_spans_fetches_gives_nothing_twice() -> N
     driver.write(tp(), numbered(2))
     good = bytearray(encode_set(numbered(3, 2)))
     good[-1] ^= 1
-    driver.logs[tp()] += wrapper_of(bytes(good))
+    driver.stored[tp()] += wrapper_of(bytes(good))
     async with Reader(driver, "t", until=LATEST, tuning=Tuning(fetch_bytes=40)) as reader:
         values, errors = await collect(reader)
     assert values == numbered(4) and len(errors) == 1
@@ -185,7 +185,7 @@ async def test_a_cut_at_every_byte_of_an_answer_loses_and_doubles_nothing() -> N
     driver.write(tp(0), numbered(3), CompressionType.GZIP)
     driver.write(tp(0), numbered(2, 3))
     driver.write(tp(1), numbered(3, 5))
-    for cut in range(1, sum(map(len, driver.logs.values()))):
+    for cut in range(1, sum(map(len, driver.stored.values()))):
         driver.b1.cut_after = cut
         values = await read(driver, "t", tuning=Tuning(fetch_bytes=90, fetch_idle=0.001, backoff=QUICK))
         assert sorted(values) == numbered(8), cut
@@ -201,7 +201,7 @@ async def test_a_tail_from_before_a_truncation_is_not_believed() -> None:
         assert (await anext(reader)).value == b"one"
         while len(driver.b1.fetches) < 2:
             await anyio.lowlevel.checkpoint()
-        del driver.logs[tp()][13:]
+        del driver.stored[tp()][13:]
         driver.write(tp(), numbered(20))
         assert [(await anext(reader)).value for _ in range(20)] == numbered(20)
 
@@ -227,7 +227,7 @@ async def test_compressed_data_is_counted_by_what_it_grows_to() -> None:
     """A small first request; then, as every byte turns out to become hundreds, the smallest there is."""
     driver = Kafka07LogDriver(t=1)
     wrapper = encode_set([b"x" * 1000] * 100, CompressionType.GZIP)
-    driver.logs[tp()] += wrapper * 500
+    driver.stored[tp()] += wrapper * 500
     async with Reader(driver, "t", read_ahead_bytes=1_000_000, until=LATEST) as reader:
         assert sum([len(batch) async for batch in reader.batches()]) == 50_000
     first, *others = [fetch[tp()] for fetch in driver.b1.fetches]

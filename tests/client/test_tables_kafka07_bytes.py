@@ -73,7 +73,7 @@ async def test_an_error_comes_behind_the_rows_before_it_and_the_others_go_on() -
     driver = Kafka07LogDriver()
     driver.write(tp(0), numbered(3))
     driver.write(tp(1), numbered(5, 10))
-    driver.logs[tp(0)][-1] ^= 1
+    driver.stored[tp(0)][-1] ^= 1
     async with Reader(driver, "t", until=LATEST) as reader:
         tables: list[pa.Table] = []
         with pytest.raises(CorruptMessage, match="t/1-0"):
@@ -88,7 +88,7 @@ async def test_raw_entries_say_what_is_wrong_with_them(engine: str) -> None:
     driver = Kafka07LogDriver(t=1)
     bad = damage(encode_set([b"bad"]))
     driver.write(tp(), [b"good"])
-    driver.logs[tp()] += bad
+    driver.stored[tp()] += bad
     driver.write(tp(), [b"good"])
     with using(engine):
         async with Reader(driver, "t", until=LATEST, corrupt="raw", tuning=Tuning(fetch_bytes=14)) as reader:

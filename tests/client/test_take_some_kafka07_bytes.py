@@ -31,7 +31,7 @@ async def test_an_error_comes_behind_what_is_good_and_alone() -> None:
     driver = Kafka07LogDriver()
     driver.write(tp(0), numbered(3))
     driver.write(tp(1), numbered(5, 10))
-    driver.logs[tp(0)][-1] ^= 1
+    driver.stored[tp(0)][-1] ^= 1
     async with Reader(driver, "t", until=LATEST) as reader:
         values: list[bytes] = []
         with pytest.raises(CorruptMessage, match="t/1-0"):

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odradek.core.interfaces import BYTES, RECORDS, Extent, PositionUnit, SplitPoint
 from odradek.pipeline.commits import Commit, to_offsets, to_positions
 from odradek.pipeline.committed import open_committed
 from odradek.pipeline.config import Pipeline, SourceConfig
 from odradek.pipeline.errors import InexactRead
 from odradek.pipeline.source import LogReader, PlannedBatch, backlogs, coverage, next_batch
 from odradek.pipeline.verify import verify
-from odradek.spark.planning import BYTES, RECORDS, Extent, PositionUnit, Range, SplitPoint, within
+from odradek.spark.planning import Range, within
 from odradek.types import Position, TopicPartition
 
 from .test_flow import numbers
@@ -64,9 +65,9 @@ def test_logs_of_many_brokers_are_read_with_as_many_fetches(
     ("source", "unit"), [(SourceConfig(kafka="kafka://a:9092"), RECORDS), (SourceConfig(brokers="1@a:9092"), BYTES)]
 )
 def test_a_batch_is_divided_into_tasks_by_the_unit_of_its_positions(source: SourceConfig, unit: PositionUnit) -> None:
-    options = LogReader(Pipeline.model_construct(source=source), [])._options
-    assert options.unit == unit
-    assert options.size_tasks(2 * unit.task_size) == (2, unit.task_size)
+    reader = LogReader(Pipeline.model_construct(source=source), [])
+    assert reader._logs.unit == unit
+    assert reader._options.size_tasks(2 * unit.task_size, unit) == (2, unit.task_size)
 
 
 def size_of(batch: PlannedBatch) -> int:

@@ -14,11 +14,13 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
+from odradek.core.interfaces import BYTES
 from odradek.core.kafka07.znodes import broker_data
 from odradek.errors import ConfigError, CorruptMessage, DeadlineError, MessageTooLarge, Unsupported
-from odradek.spark import cluster, options
-from odradek.spark.logs import TaskPlan
-from odradek.spark.planning import BYTES, BoundaryMismatch, DataLoss, Range
+from odradek.io.kafka07.log_access import Kafka07LogAccess
+from odradek.spark import cluster
+from odradek.spark.logs import DirectoryCatalog, TaskPlan
+from odradek.spark.planning import BoundaryMismatch, DataLoss, Range
 from odradek.spark.source import BatchReader, OdradekSource, StreamReader
 from odradek.testing import FaultProxy, Kafka07Broker, ZooKeeperServer
 from odradek.types import TopicPartition
@@ -370,7 +372,8 @@ def test_a_log_of_message_sets_in_payloads_is_cut_exactly(
     monkeypatch: pytest.MonkeyPatch,
     seed: int,
 ) -> None:
-    monkeypatch.setattr(options, "BYTES", BYTES._replace(min_split=500))
+    for kind in (Kafka07LogAccess, DirectoryCatalog):
+        monkeypatch.setattr(kind, "unit", BYTES._replace(min_split=500))
     write_log(log_dir, "orders", 0, hard_log(seed, 200, MOST - 10), hard_log(seed + 100, 100, MOST - 10))
     write_log(log_dir, "orders", 1, hard_log(seed + 200, 200, MOST - 10))
     odradek_kafka07_broker(log_dir=log_dir, broker_id=3, config={"num.partitions": "2"})

@@ -12,6 +12,7 @@ from odradek.errors import ConfigError
 from odradek.io.security import Security
 from odradek.io.tls import client_context
 from odradek.spark.cluster import ClusterOptions
+from odradek.spark.logs import find_logs
 from odradek.spark.options import IGNORED_KAFKA, REFUSED_KAFKA, SourceOptions, parse_source
 from odradek.spark.source import OdradekSource
 from odradek.types import EARLIEST, Position, TopicPartition
@@ -49,7 +50,7 @@ def test_options_of_sparks_own_source_have_their_meaning() -> None:
     assert options.start == {TopicPartition("orders", 0): Position(23), TopicPartition("orders", 1): EARLIEST}
     assert (options.max_size, options.min_size, options.max_delay_s) == (1000, 10, 300.0)
     assert (options.task_size, options.min_tasks) == (500, 8)
-    assert (options.read_committed, options.fetch_bytes, options.unit.name) == (True, 300_000, "records")
+    assert (options.read_committed, options.fetch_bytes, find_logs(options).unit.name) == (True, 300_000, "records")
     assert options.where == ClusterOptions("kafka://b1:9092,b2:9093", Security(), "reporting", "r1", 5.0)
     assert pickle.loads(pickle.dumps(options)) == options
 

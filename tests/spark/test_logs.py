@@ -9,11 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from odradek.core.interfaces import BYTES, Extent
 from odradek.errors import ConfigError, CorruptMessage, MessageTooLarge
-from odradek.spark import options
 from odradek.spark.logs import DirectoryCatalog
 from odradek.spark.options import parse_source
-from odradek.spark.planning import BYTES, Extent
 from odradek.types import TopicPartition
 from odradek.wire.kafka07.message_set import encode_set
 
@@ -50,7 +49,7 @@ def test_a_torn_tail_is_left_alone_wherever_it_is_torn(tmp_path: Path, messages:
 def test_hard_logs_are_cut_exactly_torn_or_not(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, seed: int, tasks: int, torn: int
 ) -> None:
-    monkeypatch.setattr(options, "BYTES", BYTES._replace(min_split=700))
+    monkeypatch.setattr(DirectoryCatalog, "unit", BYTES._replace(min_split=700))
     log_dir = tmp_path_factory.mktemp("logs")
     first, second = hard_log(seed, 60, MOST - 10), hard_log(seed + 1, 60, MOST - 10)
     write_log(log_dir, "orders", 0, first, second)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odradek.core.interfaces import BYTES
 from odradek.errors import ConfigError, OdradekError
 from odradek.spark.cluster import ClusterOptions
 from odradek.spark.options import (
@@ -33,7 +34,8 @@ def test_the_defaults_are_those_of_spark() -> None:
     assert (stream.start, stream.end) == (LATEST, LATEST)
     assert batch.topics == Topics(names=("orders",))
     assert batch.where == ClusterOptions("kafka07+zk://zk1:2181,zk2/kafka")
-    assert (batch.task_size, batch.min_tasks, batch.max_tasks, batch.fetchers) == (128 << 20, 1, None, None)
+    assert (batch.task_size, batch.min_tasks, batch.max_tasks, batch.fetchers) == (None, 1, None, None)
+    assert batch.size_tasks(2 * BYTES.task_size, BYTES) == (2, 128 << 20)
     assert (stream.max_size, stream.min_size, stream.max_delay_s) == (None, 0, 900.0)
     assert (batch.fail_on_data_loss, batch.corrupt, batch.headers) == (True, "fail", False)
     assert batch.max_entry == 1_000_010

@@ -11,17 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odradek.core.interfaces import BYTES, Extent, SplitPoint
 from odradek.errors import ConfigError
 from odradek.spark.options import SourceOptions, Topics
 from odradek.spark.planning import (
-    BYTES,
     SLACK,
     DataLoss,
-    Extent,
     Loss,
     PositionGap,
     Range,
-    SplitPoint,
     clip_to_logs,
     pack,
     propose_splits,
@@ -161,14 +159,14 @@ def test_nothing_is_read_of_a_partition_that_the_start_does_not_name() -> None:
     ],
 )
 def test_tasks_are_as_few_as_their_size_allows_but_no_more_than_may_be(total: int, work: tuple[int, int]) -> None:
-    assert replace(OPTIONS, max_tasks=8).size_tasks(total) == work
+    assert replace(OPTIONS, max_tasks=8).size_tasks(total, BYTES) == work
 
 
 def test_there_are_at_least_so_many_tasks_if_there_is_something_to_divide() -> None:
     options = replace(OPTIONS, min_tasks=4, max_tasks=8)
-    assert options.size_tasks(64 * MiB) == (4, 16 * MiB)
-    assert options.size_tasks(1 * MiB) == (4, BYTES.min_split)
-    assert replace(options, max_tasks=None, min_tasks=10_000).size_tasks(1 * MiB) == (10_000, BYTES.min_split)
+    assert options.size_tasks(64 * MiB, BYTES) == (4, 16 * MiB)
+    assert options.size_tasks(1 * MiB, BYTES) == (4, BYTES.min_split)
+    assert replace(options, max_tasks=None, min_tasks=10_000).size_tasks(1 * MiB, BYTES) == (10_000, BYTES.min_split)
 
 
 def test_small_ranges_are_not_cut() -> None:
@@ -298,7 +296,7 @@ def test_planning_takes_time_in_proportion_to_the_partitions() -> None:
         end = {p: Position(log.latest) for p, log in logs.items()}
         began = time.thread_time()
         ranges = clip_to_logs(dict.fromkeys(end, Position(0)), end, logs)[0]
-        _, split_size = replace(OPTIONS, max_tasks=400).size_tasks(sum(r.size for r in ranges))
+        _, split_size = replace(OPTIONS, max_tasks=400).size_tasks(sum(r.size for r in ranges), BYTES)
         cuts = propose_splits(ranges, logs, split_size)
         packed = pack(split(ranges, [(cut.partition, cut.position) for cut in cuts]), 400)
         took = time.thread_time() - began

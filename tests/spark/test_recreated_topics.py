@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from odradek.spark.planning import DataLoss, Extent, Loss, Range, SplitPoint, in_current_topics, of_topics, topic_ids
+from odradek.core.interfaces import RECORDS, Extent, SplitPoint
+from odradek.spark.planning import DataLoss, Loss, Range, in_current_topics, of_topics, topic_ids
 from odradek.spark.source import OdradekSource, StreamReader
 from odradek.types import Position, TopicPartition
 
@@ -21,6 +22,8 @@ ALL = ReadAllAvailable()
 
 class Logs:
     """The logs of `t`, which tests change."""
+
+    unit = RECORDS
 
     def __init__(self, topic_id: str, *ends: int) -> None:
         self.make(topic_id, *ends)

@@ -96,7 +96,7 @@ def test_options_of_sparks_own_sink_have_their_meaning() -> None:
     assert parsed.cluster.url == "kafka://b:9092"
     assert (parsed.acks, parsed.compression, parsed.deliver_within_s) == (1, "zstd", 30.0)
     assert (parsed.max_message_bytes, parsed.buffer_bytes) == (2_000_000, 32 * MiB)
-    assert not parsed.cluster.is_kafka07
+    assert not parsed.cluster.connect().driver.logs.names_brokers
     own = {"compression": "lz4", "maxMessageBytes": "1m", "bufferBytes": "16m", "deliverWithin": "1m"}
     other = parse_sink({**options, **own})
     assert (other.compression, other.max_message_bytes) == ("lz4", 1 * MiB)
@@ -212,7 +212,7 @@ def test_what_is_no_partition_of_an_int_is_refused_in_a_bigint_too() -> None:
 )
 def test_columns_that_can_be_written(fields: str, topic: str, expected: RowLayout) -> None:
     split = [(name, kind) for name, _, kind in (field.partition(" ") for field in fields.split(", "))]
-    result = layout(split, topic, kafka07=True)
+    result = layout(split, topic, by_broker=True)
     assert result == pickle.loads(pickle.dumps(result)) == expected
 
 
@@ -232,11 +232,11 @@ def test_columns_that_can_be_written(fields: str, topic: str, expected: RowLayou
 def test_columns_that_cannot(fields: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         split = [(name, kind) for name, _, kind in (field.partition(" ") for field in fields.split(", "))]
-        layout(split, "", kafka07=True)
+        layout(split, "", by_broker=True)
 
 
 def test_headers_are_refused_by_0_7_and_written_later() -> None:
     fields = [("value", "string"), ("headers", "array<struct<key:string,value:binary>>")]
     with pytest.raises(Unsupported, match=r"column headers .* 0.7 does not store it, so leave it out"):
-        layout(fields, "t", kafka07=True)
-    assert layout(fields, "t", kafka07=False) == RowLayout("t", ("headers",), nullable=True)
+        layout(fields, "t", by_broker=True)
+    assert layout(fields, "t", by_broker=False) == RowLayout("t", ("headers",), nullable=True)

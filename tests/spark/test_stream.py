@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes
 
+from odradek.core.interfaces import BYTES
 from odradek.errors import ConfigError, DeadlineError
-from odradek.spark import options
-from odradek.spark.planning import BYTES, DataLoss
+from odradek.io.kafka07.log_access import Kafka07LogAccess
+from odradek.spark.logs import DirectoryCatalog
+from odradek.spark.planning import DataLoss
 from odradek.spark.source import OdradekSource, StreamReader
 from odradek.testing import Kafka07Broker
 from odradek.wire.kafka07.message_set import encode_set
@@ -171,7 +173,8 @@ def test_the_limit_is_what_options_say(odradek_chroot: str) -> None:
 def test_limited_batches_end_at_proved_boundaries_and_have_every_row_once(
     tmp_path: Path, odradek_kafka07_broker: Start, odradek_chroot: str, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(options, "BYTES", BYTES._replace(min_share=4000))
+    for kind in (Kafka07LogAccess, DirectoryCatalog):
+        monkeypatch.setattr(kind, "unit", BYTES._replace(min_share=4000))
     write_log(tmp_path, "orders", 0, hard_log(seed, 150, 1990), hard_log(seed + 10, 100, 1990))
     write_log(tmp_path, "orders", 1, hard_log(seed + 20, 100, 1990))
     odradek_kafka07_broker(log_dir=tmp_path, broker_id=3, config={"num.partitions": "2"})

@@ -49,9 +49,10 @@ async def extents(k: od.Cluster, topic: str) -> dict[TopicPartition, PartitionEx
 
 
 def message_limit(k: od.Cluster, asked: int | None, default_07: int) -> int:
-    """Return the size limit of a message (bytes): as asked, or what any broker takes. 0.7 has a default of its own: its
-    brokers drop larger messages silently, and what looks like the size of a large one may be damaged."""
-    return asked or (default_07 if k.driver.numbers_by_broker else LARGEST_MESSAGE)
+    """Return the size limit of a message (bytes): as asked, or what any broker takes. Brokers that refuse no batch
+    have a default of their own: 0.7 drops larger messages silently, and what looks like the size of a large one may be
+    damaged."""
+    return asked or (LARGEST_MESSAGE if k.driver.refuses_batches else default_07)
 
 
 async def last_records(
@@ -65,7 +66,7 @@ async def last_records(
     if broker is None:
         raise click.ClickException(f"{partition}: its broker is not registered")
     segment_starts = await k.driver.broker(broker, purpose="control").positions(partition, LATEST, MAX_SEGMENTS)
-    boundaries = segment_starts if k.driver.numbers_by_broker else _boundaries(segment_starts, count)
+    boundaries = segment_starts if k.driver.logs.unit.exact else _boundaries(segment_starts, count)
     ranges: list[list[Record]] = []
     for end, begin in pairwise(boundaries):
         if sum(map(len, ranges)) >= count:

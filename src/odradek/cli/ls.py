@@ -53,4 +53,4 @@ async def _partitions(url: str, topic: str) -> tuple[str, list[list[object]]]:
             extent = known.get(p)
             ends = [extent.earliest, extent.latest, extent.latest - extent.earliest] if extent else [None, None, None]
             rows.append([p.name, broker.id if broker else None, broker.address if broker else None, *ends])
-        return "bytes" if k.driver.numbers_by_broker else "records", rows
+        return k.driver.logs.unit.name, rows

@@ -125,7 +125,7 @@ async def _put(
 
 async def _target(k: od.Cluster, topic: str, name: str) -> od.TopicPartition:
     """Return the partition of that name. One with a broker need not exist yet: writing to it creates it."""
-    if k.driver.numbers_by_broker and (match := re.fullmatch(r"(\d+)-(\d+)", name)):
+    if k.driver.logs.names_brokers and (match := re.fullmatch(r"(\d+)-(\d+)", name)):
         return od.TopicPartition(topic, int(match[2]), int(match[1]))
     partitions = await find_partitions(k, topic, name)
     if len(partitions) > 1:

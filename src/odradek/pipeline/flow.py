@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from odradek._version import __version__
+from odradek.core.interfaces import Extent
 from odradek.errors import ConfigError
 from odradek.pipeline.commits import (
     Commit,
@@ -64,7 +65,7 @@ from odradek.pipeline.table import UNLISTED_S, DataFile, Table, TableOptions, ma
 from odradek.pipeline.task import TaskJob, TaskOutput, TimeRule, check_time, dead_schema, record_schema
 from odradek.pipeline.write import FileWriter, SmallGroups, WriteTarget
 from odradek.spark.logs import TaskPlan, find_logs, plan, start_offsets
-from odradek.spark.planning import DataLoss, Extent, PositionGap, in_current_topics, topic_ids, within
+from odradek.spark.planning import DataLoss, PositionGap, in_current_topics, topic_ids, within
 from odradek.types import MiB, TopicPartition
 
 __all__ = ["Execute", "FlowRun", "dead_options", "open_flow", "open_table", "table_options"]
@@ -150,7 +151,7 @@ class FlowRun:
         dead = dead_options(self.pipeline, self.name)
         self.dead = None if dead is None else make_table(dead)
         self._state = Path(self.pipeline.run.state)
-        self._with_brokers = self._source.unit.exact
+        self._with_brokers = self._logs.names_brokers
 
     @property
     def waiting(self) -> int:
@@ -287,7 +288,7 @@ class FlowRun:
         ids = {**self.newest.topic_ids, **topic_ids(extents)}
         reached, lost = in_current_topics(to_positions(self.newest.end), self.newest.topic_ids, current, ids)
         self._source.check_loss(lost)
-        batch = next_batch(reached, current, max_size, self._source.unit, self._logs.boundaries)
+        batch = next_batch(reached, current, max_size, self._logs.unit, self._logs.boundaries)
         if batch is None:
             return None
         tasks = plan(self._logs, self._source, batch.start, batch.end, extents, end_ids=ids)
@@ -347,7 +348,8 @@ class FlowRun:
         ]  # fmt: skip
         dead = targets[1] if self.dead else None
         small = min(TASK_SMALL_BYTES, SMALL_BYTES // len(tasks)) if len(tasks) > 1 else 0
-        return [TaskJob(task, self._source, self._decoding, rule, targets[0], dead, small) for task in tasks]
+        unit = self._logs.unit
+        return [TaskJob(task, self._source, unit, self._decoding, rule, targets[0], dead, small) for task in tasks]
 
     def _tables(self) -> list[Table]:
         return [self.table, *([self.dead] if self.dead else [])]

@@ -161,8 +161,9 @@ async def replay(plan: Replay, cluster: Cluster, progress: ReplayProgress, advan
 
 
 def _producer(cluster: Cluster) -> Producer:
-    """Return a producer of rows as large as the topic takes. 0.7 drops large ones: there it keeps its own limit."""
-    if cluster.driver.numbers_by_broker:
+    """Return a producer of rows as large as the topic takes. Brokers that cannot refuse a batch drop large ones: there
+    it keeps its own limit."""
+    if not cluster.driver.refuses_batches:
         return cluster.producer()
     return cluster.producer(max_message_bytes=LARGEST_MESSAGE, buffer_bytes=LARGEST_MESSAGE + 64 * MiB)
 

@@ -17,6 +17,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import NamedTuple
 
+from odradek.core.interfaces import Extent, Extents, PositionUnit, SplitPoint
 from odradek.io.drivers import zookeeper_url
 from odradek.pipeline.commits import Gap
 from odradek.pipeline.config import Pipeline
@@ -25,12 +26,8 @@ from odradek.spark.cluster import ClusterOptions, numbered_brokers_url
 from odradek.spark.logs import TaskPlan, find_logs
 from odradek.spark.options import Directory, OptionNames, SourceOptions, Topics, parse_directory
 from odradek.spark.planning import (
-    Extent,
-    Extents,
     PositionGap,
-    PositionUnit,
     Range,
-    SplitPoint,
     clip_to_logs,
     end_of_micro_batch,
     end_offsets,
@@ -84,13 +81,12 @@ def _without_topics(pipeline: Pipeline) -> SourceOptions:
     """Return the options of the source, without topics. Errors name the keys of the file."""
     source = pipeline.source
     is_default = source.kafka is not None and "max_message_bytes" not in source.model_fields_set
-    options = SourceOptions(
+    return SourceOptions(
         _location(pipeline), Topics(), EARLIEST,
         max_message_bytes=KAFKA_MESSAGE_BYTES if is_default else source.max_message_bytes,
         read_committed=source.kafka is not None,
         names=OptionNames('data_loss = "skip"', pipeline.at("source", "logs"), "source.max_message_bytes"),
     )  # fmt: skip
-    return replace(options, task_size=options.unit.task_size)
 
 
 def _location(pipeline: Pipeline) -> ClusterOptions | tuple[Directory, ...]:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from odradek._arrays import integers
+from odradek.core.interfaces import PositionUnit
 from odradek.errors import ConfigError
 from odradek.pipeline.decode import DEAD_FIELDS, Decoding
 from odradek.pipeline.decode.columns import Array, fit_each, pc
@@ -98,6 +99,7 @@ class TaskJob(NamedTuple):
 
     plan: TaskPlan
     options: SourceOptions
+    unit: PositionUnit
     decoding: Decoding
     time: TimeRule
     target: WriteTarget
@@ -161,7 +163,7 @@ class _Task:
         self._decoder = job.decoding.decoder()
         self._rows = writers.enter_context(FileWriter(job.target))
         self._dead = None if job.dead is None else writers.enter_context(FileWriter(job.dead))
-        self._exact = job.options.unit.exact
+        self._exact = job.unit.exact
         self._counts: Counter[TopicPartition] = Counter()
 
     def run(self) -> TaskOutput:

@@ -22,12 +22,13 @@ import pyarrow as pa
 import pyarrow.compute
 
 from odradek._arrays import binaries
+from odradek.core.interfaces import Extent
 from odradek.errors import ConfigError
 from odradek.pipeline.commits import Commit, to_positions
 from odradek.pipeline.committed import IDENTITY, KINDS, CommittedTable, by_log, constant, parted
 from odradek.pipeline.config import Pipeline
 from odradek.pipeline.source import LogReader
-from odradek.spark.planning import Extent, Range
+from odradek.spark.planning import Range
 from odradek.types import Columns, TopicPartition
 
 __all__ = ["Finding", "VerifyResult", "verify"]

@@ -72,15 +72,6 @@ class ClusterOptions:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url.partition('://')[0]}://...>"
 
-    @property
-    def is_kafka07(self) -> bool:
-        return self.url.startswith("kafka07")
-
-    @property
-    def has_watches(self) -> bool:
-        """True if the cluster reports new topics and partitions by itself: through ZooKeeper."""
-        return self.url.startswith(zookeeper_url(""))
-
     def connect(self, tuning: Tuning | None = None) -> Cluster:
         """Return the cluster, of which nothing is opened yet."""
         return connect(self.url, security=self.security, rack=self.rack, client_id=self.client_id, tuning=tuning)

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple, cast
 
-from odradek.core.interfaces import DecoderOptions, ProducerRecord
+from odradek.core.interfaces import DecoderOptions, PositionUnit, ProducerRecord
 from odradek.errors import ConfigError, CorruptMessage, Rejected
 from odradek.spark import values
 from odradek.spark.cluster import BOOTSTRAP, CLUSTERS, TOKEN, ClusterOptions, parse_cluster
-from odradek.spark.planning import BYTES, RECORDS, DataLoss, PositionGap, PositionUnit
+from odradek.spark.planning import DataLoss, PositionGap
 from odradek.spark.values import OptionMap, Positions, choice, invalid, option
 from odradek.types import EARLIEST, LATEST, MiB, PositionSpec, TopicPartition
 
@@ -245,12 +245,11 @@ class SourceOptions:
     )
     max_delay_s: float = option(values.parse_seconds, 900.0, "maxTriggerDelay")
 
-    # Of tasks: approximate maximum of one, as far as `max_tasks` allows; their number (None: four for each core of the
-    # machine that plans); how many read from one broker (None: any number).
-    task_size: int = option(
-        values.parse_bytes, BYTES.task_size, "maxBytesPerPartition",
-        later=(values.parse_records, RECORDS.task_size, "maxRecordsPerPartition"),
-    )  # fmt: skip
+    # Of tasks: approximate maximum of one, as far as `max_tasks` allows (None: that of the unit); their number (None:
+    # four for each core of the machine that plans); how many read from one broker (None: any number).
+    task_size: int | None = option(
+        values.parse_bytes, None, "maxBytesPerPartition", later=(values.parse_records, None, "maxRecordsPerPartition")
+    )
     min_tasks: int = option(values.parse_count, 1, "minPartitions")
     max_tasks: int | None = option(values.parse_count, None, "maxPartitions")
     fetchers: int | None = option(values.parse_count, None, "maxFetchersPerBroker")
@@ -287,11 +286,6 @@ class SourceOptions:
     start_at_end: bool = option(choice({"error": False, "latest": True}), False, "startingOffsetsByTimestampStrategy")
 
     @property
-    def unit(self) -> PositionUnit:
-        """Return what positions count."""
-        return BYTES if not isinstance(self.where, ClusterOptions) or self.where.is_kafka07 else RECORDS
-
-    @property
     def max_entry(self) -> int:
         """Bytes of the largest entry in a log."""
         return self.max_message_bytes + ENTRY_HEAD
@@ -306,12 +300,12 @@ class SourceOptions:
             read_committed=self.read_committed,
         )
 
-    def size_tasks(self, total: int) -> tuple[int, int]:
+    def size_tasks(self, total: int, unit: PositionUnit) -> tuple[int, int]:
         """Return the maximum number of tasks to read `total`, and the size above which a range is split. A task costs
         30 to 50 ms however little it does."""
         most = self.max_tasks or max(self.min_tasks, 4 * (os.cpu_count() or 1))
-        tasks = min(max(-(-total // self.task_size), self.min_tasks), most)
-        return tasks, max(-(-total // tasks), self.unit.min_split)
+        tasks = min(max(-(-total // (self.task_size or unit.task_size)), self.min_tasks), most)
+        return tasks, max(-(-total // tasks), unit.min_split)
 
     def check_loss(self, gaps: Sequence[PositionGap]) -> None:
         """Raise DataLoss for gaps if `fail_on_data_loss`; else log them."""

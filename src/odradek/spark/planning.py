@@ -6,7 +6,7 @@ limits how much is read now. Three steps lead from offsets to tasks, and logs ar
 
 1. `clip_to_logs`: the ranges to read, and the gaps that the logs no longer have.
 2. `propose_splits`: where to split ranges. At known boundaries (segment starts) a split is free; elsewhere it is a
-   proposal, which `BoundarySearch` of `wire/kafka07/boundary.py` moves to the start of a message, if it can prove one.
+   proposal, which `LogAccess.boundary` moves to the start of a message, if it can prove one.
 3. `split` at the boundaries found, and `pack` into tasks.
 
 What positions count depends on the protocol (`PositionUnit`): bytes in 0.7, records later. Sizes are in that unit.
@@ -23,21 +23,17 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
+from odradek.core.interfaces import BYTES, Extent, Extents, PositionUnit, SplitPoint
 from odradek.errors import OdradekError
 from odradek.spark.values import Offsets, TopicIds
-from odradek.types import MiB, Position, TopicPartition
+from odradek.types import Position, TopicPartition
 
 __all__ = [
-    "BYTES",
-    "RECORDS",
     "BoundaryMismatch",
     "DataLoss",
-    "Extent",
     "Loss",
     "PositionGap",
-    "PositionUnit",
     "Range",
-    "SplitPoint",
     "clip_to_logs",
     "end_of_micro_batch",
     "end_offsets",
@@ -55,36 +51,6 @@ SLACK = 1.25
 """A piece may be so much larger than wanted before it is worth a proof to divide it."""
 
 
-class PositionUnit(NamedTuple):
-    """A unit of positions. Exact: messages begin there. Otherwise any is a boundary, and not each has a message."""
-
-    name: str
-    min_split: int  # ranges are not divided into smaller pieces
-    min_share: int  # a partition is not given less of a micro-batch, if it has more
-    task_size: int  # default maximum
-    exact: bool
-
-
-BYTES = PositionUnit("bytes", 4 * MiB, 16 * MiB, 128 * MiB, exact=True)
-"""0.7. Proving a cut takes one or two of the four MiB, finding where a share ends 1 to 3 MiB (`boundary`)."""
-
-RECORDS = PositionUnit("records", 1, 1, 1_000_000, exact=False)
-"""0.8 and later: offsets."""
-
-
-class Extent(NamedTuple):
-    """The extent of a log: positions of its first message and of the next one to be written."""
-
-    earliest: int
-    latest: int
-    boundaries: tuple[int, ...] = ()  # known message boundaries, ascending: in 0.7 the segment starts
-    broker: int = -1  # that serves it; -1: unknown
-    topic_id: str = ""  # of its topic, where brokers have ids (2.8); another one if the topic was made again
-
-
-Extents = Mapping[TopicPartition, Extent]
-
-
 class Range(NamedTuple):
     """A part of a log, [start, end)."""
 
@@ -96,15 +62,6 @@ class Range(NamedTuple):
     def size(self) -> int:
         """Length, in the unit of its positions."""
         return self.end - self.start
-
-
-class SplitPoint(NamedTuple):
-    """A place where a message boundary is wanted: one at or after `position` will do."""
-
-    partition: TopicPartition
-    position: int
-    floor: int  # the nearest known boundary before it
-    ceiling: int  # the nearest known boundary behind it
 
 
 # ---- the end of a micro-batch --------------------------------------------------------------------------------

@@ -21,15 +21,15 @@ import anyio.to_thread
 from odradek import segments
 from odradek.core.backoff import Backoff
 from odradek.core.fetch.read_ahead import MIN_FETCH_BYTES, decaying_maximum
-from odradek.core.interfaces import LogDecoder, PartitionFetch, ProtocolDriver
+from odradek.core.interfaces import Extent, LogDecoder, PartitionFetch, ProtocolDriver
 from odradek.errors import CorruptMessage, DeadlineError, LogTruncated, MessageTooLarge, OdradekError, OffsetOutOfRange
 from odradek.io.notifier import Notifier
+from odradek.segments import log_access
 from odradek.spark.cluster import ClusterOptions, connected
-from odradek.spark.logs import CHUNK, TaskPlan, extent_of
+from odradek.spark.logs import TaskPlan
 from odradek.spark.options import SourceOptions, log_skipped
 from odradek.spark.planning import BoundaryMismatch, Loss, PositionGap, Range, clip_to_logs
 from odradek.types import Broker, Columns, KiB, Position, TopicPartition
-from odradek.wire.kafka07.message_set import MessageSetDecoder
 
 __all__ = ["ColumnsChunk", "CompletedRange", "RangeReader", "read_files", "read_task"]
 
@@ -152,7 +152,7 @@ class _RangeTask:
         self._reader, self._part, self._options = reader, part, reader.options
         self._start = part.start  # moved on where the log has lost its beginning
         self._rows = 0  # delivered since then
-        self._exact = reader.options.unit.exact
+        self._exact = reader.driver.logs.unit.exact
         self._replica: int | None = None  # that the leader names instead of itself
         self._decoder: LogDecoder | None = None
         self._attempts = 0
@@ -269,8 +269,9 @@ class _RangeTask:
             await self._refresh()
 
     async def _refresh(self) -> None:
-        """Read the metadata of the topic again, where nothing reports changes: for the first time in a new process."""
-        if self._exact:
+        """Read the metadata of the topic again, unless partitions stay on their brokers: for the first time in a new
+        process."""
+        if self._reader.driver.logs.names_brokers:
             return
         metadata = self._reader.driver.metadata
         try:
@@ -305,7 +306,7 @@ class _RangeTask:
         decoder.reset(decoder.position)
         if in_message and error is not None:
             return True  # the message boundary may still be there
-        gap = await self._gap(broker, decoder.position, error)
+        gap = await self._gap(decoder.position, error)
         if gap is None:
             await self._wait(f"broker {broker.id}: ", trouble)
             return True
@@ -314,13 +315,14 @@ class _RangeTask:
         self._start, self._decoder = gap.resumed, None
         return gap.resumed < self._part.end
 
-    async def _gap(self, broker: Broker, position: int, error: OdradekError | None) -> PositionGap | None:
+    async def _gap(self, position: int, error: OdradekError | None) -> PositionGap | None:
         """What is lost; None when nothing is, as far as the broker says."""
-        partition, extents = self._part.partition, {}
+        partition, extents = self._part.partition, dict[TopicPartition, Extent]()
         if error is None or not error.refresh_metadata:  # the broker has the partition
             try:
-                api = self._reader.driver.broker(broker, purpose="control")
-                extents[partition] = await extent_of(api, partition, read_committed=self._options.read_committed)
+                logs, committed = self._reader.driver.logs, self._options.read_committed
+                if not (extents := await logs.extents([partition], read_committed=committed)):
+                    return None
             except OdradekError as failure:
                 if not failure.retriable:
                     raise
@@ -369,8 +371,8 @@ def read_files(part: Range, path: str, options: SourceOptions) -> Iterator[Colum
         if segment.start > at:
             options.check_loss([PositionGap(part.partition, Loss.EXPIRED, at, segment.start, -1, -1, part.end)])
         at, end = max(at, segment.start), min(segment.end, part.end)
-        decoder = MessageSetDecoder(part.partition, Position(at), options.decoder_options())
-        yield from (columns for columns in segment.decode(decoder, end, CHUNK) if columns.values)
+        decoder = log_access.decoder(part.partition, Position(at), options.decoder_options())
+        yield from (columns for columns in segment.decode(decoder, end, log_access.CHUNK) if columns.values)
         log_skipped(decoder.take_reports())
         if decoder.position != end:
             raise BoundaryMismatch(str(part.partition), at, end, decoder.position)

@@ -339,18 +339,18 @@ def _plain(table: pa.Table) -> pa.Table:
     return table.cast(pa.schema(kinds))
 
 
-def layout(fields: Iterable[tuple[str, str]], topic: str, *, kafka07: bool) -> RowLayout:
+def layout(fields: Iterable[tuple[str, str]], topic: str, *, by_broker: bool) -> RowLayout:
     """Check the columns of a query. As in Spark's own sink, those it does not know are not written. Raises ConfigError,
     Unsupported.
 
     Args:
         fields: Name and Spark's simple type (`bigint`) of each.
         topic: Of all rows, if it is not in a column; it goes before the column.
-        kafka07: Rows go to 0.7.
+        by_broker: Partitions are numbered on each broker, which stores values alone: 0.7.
     """
     present: set[str] = set()
     for name, kind in fields:
-        if name not in _WRITTEN or (name == "broker" and not kafka07):
+        if name not in _WRITTEN or (name == "broker" and not by_broker):
             continue
         if name in present:
             raise ConfigError(f"column {name} is named twice")
@@ -362,11 +362,11 @@ def layout(fields: Iterable[tuple[str, str]], topic: str, *, kafka07: bool) -> R
         raise ConfigError("the query must have a column named `value`")
     if not topic and "topic" not in present:
         raise ConfigError("no target topic: set option `topic` or add a column `topic`")
-    if kafka07 and "headers" in present:
+    if by_broker and "headers" in present:
         raise Unsupported("column headers", "Kafka 0.11; 0.7 does not store it, so leave it out of the query")
     if "broker" in present and "partition" not in present:
         raise ConfigError("column broker needs column partition: 0.7 numbers partitions per broker")
     more, names = (
         tuple(name for name in of if name in present) for of in (("key", "headers"), ("broker", "partition"))
     )
-    return RowLayout(topic, more, names, nullable=not kafka07)
+    return RowLayout(topic, more, names, nullable=not by_broker)

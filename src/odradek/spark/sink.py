@@ -72,8 +72,9 @@ class _Writer:
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = parse_sink(options)
+        by_broker = self._options.cluster.connect().driver.logs.names_brokers
         fields = ((field.name, field.dataType.simpleString()) for field in schema.fields)
-        self._columns = layout(fields, self._options.topic, kafka07=self._options.cluster.is_kafka07)
+        self._columns = layout(fields, self._options.topic, by_broker=by_broker)
 
     def write(self, iterator: Iterator[Any]) -> TaskCommit:
         """Write the rows of a task, in Spark's Python workers. Raises BadRow, WriteError.
@@ -151,7 +152,7 @@ async def _send(cluster: Cluster, producer: Producer, groups: Sequence[Destinati
     async def one(group: DestinationRows) -> Acks:
         more: dict[str, str] = {name: name for name in ("key", "headers") if name in group.rows.column_names}
         partition = group.partition
-        if partition is not None and partition.broker < 0 and cluster.driver.numbers_by_broker:
+        if partition is not None and partition.broker < 0 and cluster.driver.logs.names_brokers:
             partition = resolve_broker(partition, await cluster.partitions(partition.topic), "column partition")
             if partition.broker < 0:
                 raise ConfigError(f"{partition}: no broker has it: name one in column broker")

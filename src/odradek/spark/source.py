@@ -31,11 +31,11 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from odradek.core.interfaces import Extent, Extents, PositionUnit
 from odradek.errors import ConfigError, OdradekError
 from odradek.spark import planning
 from odradek.spark.logs import find_logs, plan, plan_all, start_offsets
 from odradek.spark.options import SourceOptions, parse_source
-from odradek.spark.planning import Extent, Extents, PositionUnit
 from odradek.spark.range_reader import ColumnsChunk, read_task
 from odradek.spark.schema import Projection, columns, join_small, project
 from odradek.spark.sink import BatchWriter, StreamWriter
@@ -63,7 +63,8 @@ class OdradekSource(DataSource):
         """
         options = _of_table(self.options)
         parsed = parse_source(options, streaming=None)
-        chosen = columns(headers=parsed.headers, positions=parsed.unit.exact, errors=parsed.corrupt == "raw")
+        by_broker = find_logs(parsed).names_brokers
+        chosen = columns(headers=parsed.headers, positions=by_broker, errors=parsed.corrupt == "raw")
         schema = from_arrow_schema(Projection(chosen).schema)
         if options is not self.options:  # a table: Spark keeps its columns, but not its options
             schema.fields[0].metadata = {TABLE_OPTIONS: dict(options)}
@@ -161,7 +162,7 @@ class StreamReader(_SourceReader, DataSourceStreamReader, SupportsTriggerAvailab
         most = self._options.max_size
         if most is None:
             return ReadAllAvailable()
-        return ReadMaxBytes(most) if self._options.unit.exact else ReadMaxRows(most)
+        return ReadMaxBytes(most) if self._logs.unit.exact else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Freeze the current ends of the logs as the end of this run."""
@@ -193,7 +194,7 @@ class StreamReader(_SourceReader, DataSourceStreamReader, SupportsTriggerAvailab
         if not (has_new or is_due or lost):
             return start
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else getattr(limit, "max_bytes", None)
-        ends, cuts = planning.end_of_micro_batch(begin, end, current, most, self._options.unit)
+        ends, cuts = planning.end_of_micro_batch(begin, end, current, most, self._logs.unit)
         self._reached = planning.with_boundaries(ends, self._logs.boundaries(cuts))
         self._last = time.monotonic()
         return offsets_to_dict(self._reached, now)
@@ -204,7 +205,7 @@ class StreamReader(_SourceReader, DataSourceStreamReader, SupportsTriggerAvailab
         Spark takes no metrics of its own from a source in Python, nor a description.
         """
         ends = offsets_to_dict({partition: Position(log.latest) for partition, log in self._seen.items()})
-        metrics = lag_metrics(self._reached, self._seen, self._observed, time.monotonic(), self._options.unit)
+        metrics = lag_metrics(self._reached, self._seen, self._observed, time.monotonic(), self._logs.unit)
         return {**ends, "description": f"Odradek[{self._options.topics}]", "metrics": metrics}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:

@@ -35,7 +35,7 @@ async def missing_partitions(
     Raises:
         OdradekError: The metadata could not be read.
     """
-    if driver.numbers_by_broker:
+    if driver.logs.names_brokers:
         return {}
     wanted = list(partitions)
     for topic in dict.fromkeys(partition.topic for partition in wanted):

@@ -89,7 +89,7 @@ class Dispatcher:
             driver.metadata.table,
             driver.refusal_policy(),
             self._sequences,
-            numbers_by_broker=driver.numbers_by_broker,
+            numbers_by_broker=driver.logs.names_brokers,
         )
         self.senders = Senders(self._new_sender)
         self.loop: asyncio.AbstractEventLoop | None = None

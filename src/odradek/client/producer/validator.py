@@ -88,10 +88,10 @@ class RecordValidator:
 
     def partition(self, topic: str, partition: TopicPartition | int) -> TopicPartition:
         """Return the partition that is meant. Raises TypeError or ConfigError for what cannot be one."""
-        if isinstance(partition, int) and not isinstance(partition, bool) and not self._driver.numbers_by_broker:
+        if isinstance(partition, int) and not isinstance(partition, bool) and not self._driver.logs.names_brokers:
             partition = TopicPartition(topic, partition)
         if not isinstance(partition, TopicPartition):
-            allowed = "a TopicPartition" if self._driver.numbers_by_broker else "a TopicPartition or a number"
+            allowed = "a TopicPartition" if self._driver.logs.names_brokers else "a TopicPartition or a number"
             arguments.wrong_type("partition", partition, f"{allowed} of this cluster (see Cluster.partitions())")
         if not (type(partition.partition) is int and type(partition.broker) is int):
             raise TypeError(f"partition and broker of {arguments.shown(partition)} must be numbers")

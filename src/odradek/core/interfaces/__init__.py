@@ -7,6 +7,7 @@ Produce, Fetch and group requests.
 from .driver import NOT_OPEN, BrokerClient, PendingResult, ProtocolDriver
 from .fetch import DecoderOptions, LogDecoder, PartitionFetch
 from .groups import Assignment, Membership, OffsetStore, RebalanceListener, Subscription
+from .logs import BYTES, RECORDS, Extent, Extents, LogAccess, PositionUnit, SplitPoint
 from .metadata import ClusterMetadata, RoutingTable
 from .produce import (
     AnsweringBrokerPolicy,
@@ -19,7 +20,9 @@ from .produce import (
 from .transactions import ConsumerPositions, DeliveredBatch, ProducerTransactions
 
 __all__ = [
+    "BYTES",
     "NOT_OPEN",
+    "RECORDS",
     "AnsweringBrokerPolicy",
     "Assignment",
     "BrokerClient",
@@ -27,6 +30,9 @@ __all__ = [
     "ConsumerPositions",
     "DecoderOptions",
     "DeliveredBatch",
+    "Extent",
+    "Extents",
+    "LogAccess",
     "LogDecoder",
     "Membership",
     "OffsetStore",
@@ -34,6 +40,7 @@ __all__ = [
     "PartitionFetch",
     "PartitionResult",
     "PendingResult",
+    "PositionUnit",
     "ProducerRecord",
     "ProducerSequences",
     "ProducerTransactions",
@@ -41,5 +48,6 @@ __all__ = [
     "RebalanceListener",
     "RefusalPolicy",
     "RoutingTable",
+    "SplitPoint",
     "Subscription",
 ]

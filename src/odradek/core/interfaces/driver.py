@@ -12,6 +12,7 @@ from odradek.types import AtTime, Broker, Position, PositionSpec, TopicPartition
 
 from .fetch import DecoderOptions, LogDecoder, PartitionFetch
 from .groups import Membership, OffsetStore, Subscription
+from .logs import LogAccess
 from .metadata import ClusterMetadata
 from .produce import PartitionBatch, PartitionResult, ProducerRecord, ProducerSequences, RefusalPolicy
 from .transactions import ProducerTransactions
@@ -212,8 +213,8 @@ class ProtocolDriver(Protocol):
         ...
 
     @property
-    def numbers_by_broker(self) -> bool:
-        """True if a partition number counts on one broker only (0.7), so that a plain number names no partition."""
+    def logs(self) -> LogAccess:
+        """The logs of the cluster as wholes. What it says without `await` holds for a closed driver, too."""
         ...
 
     def refusal_policy(self) -> RefusalPolicy:

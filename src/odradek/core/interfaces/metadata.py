@@ -57,6 +57,11 @@ class ClusterMetadata(Protocol):
     @property
     def table(self) -> RoutingTable: ...
 
+    @property
+    def reports_changes(self) -> bool:
+        """True if `table` is current as soon as something changes; False: a new topic may need a `refresh`."""
+        ...
+
     async def table_for_topic(self, name: str, *, create: bool = False) -> RoutingTable:
         """A table that knows `name`: reads and watches it the first time, returns at once later.
 

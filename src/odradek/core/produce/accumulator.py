@@ -63,7 +63,7 @@ class Accumulator:
         table: Who serves what now.
         refusals: What a lost request says about its batches.
         sequences: Identifies batches, if the producer is idempotent.
-        numbers_by_broker: See `ProtocolDriver.numbers_by_broker`.
+        numbers_by_broker: See `LogAccess.names_brokers`.
 
     Attributes:
         live: Every batch without an outcome.

@@ -32,6 +32,7 @@ from odradek.io.kafka.connection import KafkaConnection
 from odradek.io.kafka.connections import BrokerConnections
 from odradek.io.kafka.coordinators import Coordinators, CoordinatorType
 from odradek.io.kafka.group_topics import GroupTopics
+from odradek.io.kafka.log_access import KafkaLogAccess
 from odradek.io.kafka.member_runner import MemberRunner
 from odradek.io.kafka.membership import KafkaMembership
 from odradek.io.kafka.metadata import KafkaMetadata, MetadataOptions
@@ -113,7 +114,6 @@ class KafkaDriver:
 
     name = "kafka"
     long_poll = True
-    numbers_by_broker = False
     refuses_batches = True
 
     def __init__(
@@ -126,6 +126,7 @@ class KafkaDriver:
         sasl: bool = False,
     ) -> None:
         self._options, security = options or KafkaOptions(), security or Security()
+        self.logs = KafkaLogAccess(self)
         tokens = self._token_source(security) if sasl else None
         self.connections = BrokerConnections(
             frozenset(broker.address for broker in bootstrap),

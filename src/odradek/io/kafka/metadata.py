@@ -89,6 +89,8 @@ class KafkaMetadata:
         on_recreated: Called with topics that were deleted and made again.
     """
 
+    reports_changes = False
+
     def __init__(
         self,
         bootstrap: Sequence[Broker],

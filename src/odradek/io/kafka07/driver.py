@@ -40,6 +40,7 @@ from odradek.io.connection import Connection, ConnectionOptions
 from odradek.io.gather import background_tasks
 from odradek.io.kafka07.admin import Kafka07Admin
 from odradek.io.kafka07.broker_client import BrokerClientOptions, Kafka07BrokerClient
+from odradek.io.kafka07.log_access import Kafka07LogAccess
 from odradek.io.kafka07.membership import RebalanceOptions, ZooKeeperMembership
 from odradek.io.kafka07.metadata import StaticMetadata, ZooKeeperMetadata, broker_list
 from odradek.io.kafka07.offsets import ZooKeeperOffsets
@@ -97,7 +98,6 @@ class Kafka07Driver:
     name = "kafka07"
     long_poll = False
     compressions = frozenset({"none", "gzip", "snappy"})
-    numbers_by_broker = True
     refuses_batches = False
 
     def __init__(
@@ -111,6 +111,7 @@ class Kafka07Driver:
         if (zookeeper is None) == (not brokers):
             raise ConfigError("a 0.7 cluster is reached either through ZooKeeper or through a list of brokers")
         self._options = options or Kafka07Options()
+        self.logs = Kafka07LogAccess(self)
         self._brokers = broker_list(brokers) if brokers else []
         self._zk = None if zookeeper is None else self._session(zookeeper, auth)
         self._metadata: ZooKeeperMetadata | StaticMetadata | None = None

@@ -84,6 +84,8 @@ class ZooKeeperMetadata(_CurrentTable):
         zk: An open session. It is used, not closed.
     """
 
+    reports_changes = True
+
     def __init__(self, zk: ZooKeeper) -> None:
         super().__init__()
         self._zk = zk
@@ -239,6 +241,8 @@ class StaticMetadata(_CurrentTable):
         brokers: See `broker_list`.
         probe: Returns how many partitions a broker has of a topic. Must create nothing.
     """
+
+    reports_changes = False
 
     def __init__(self, brokers: Sequence[Broker], probe: Callable[[Broker, str], Awaitable[int]]) -> None:
         super().__init__()

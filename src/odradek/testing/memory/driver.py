@@ -18,6 +18,7 @@ from odradek.testing.memory.admin import MemoryAdmin
 from odradek.testing.memory.broker import MemoryBrokerClient
 from odradek.testing.memory.groups import MemoryMembership, MemoryOffsets
 from odradek.testing.memory.log import record_bytes
+from odradek.testing.memory.log_access import MemoryLogAccess
 from odradek.testing.memory.metadata import MemoryMetadata
 from odradek.testing.memory.state import ClusterState
 from odradek.types import Broker
@@ -38,12 +39,12 @@ class MemoryDriver:
     name = "memory"
     long_poll = True
     compressions = frozenset({"none", "gzip", "snappy", "lz4", "zstd"})
-    numbers_by_broker = False
     refuses_batches = True
 
     def __init__(self, state: ClusterState, tuning: Tuning) -> None:
         self._metadata = MemoryMetadata(state, tuning.request_timeout)
         self._state, self._tuning = state, tuning
+        self.logs = MemoryLogAccess(self)
         self._clients: dict[tuple[Broker, str], MemoryBrokerClient] = {}
         self._tasks: TaskGroup | None = None
 

@@ -56,6 +56,8 @@ class MemoryMetadata:
         timeout: How long reading the metadata may take (s).
     """
 
+    reports_changes = True
+
     def __init__(self, state: ClusterState, timeout: float) -> None:
         self.is_open = True
         self._state, self._timeout = state, timeout

@@ -110,6 +110,16 @@ class BoundarySearch:
         """The bytes to feed next, as positions [start, stop); None when there is a `result`."""
         return None if self.result is not None else (self._fed, self._stop)
 
+    @property
+    def proved(self) -> int | None:
+        """The boundary that was proved; None without one."""
+        return self.result.position if isinstance(self.result, Proved) else None
+
+    @property
+    def reason(self) -> str:
+        """The reason why no boundary could be proved."""
+        return self.result.reason if isinstance(self.result, Unproved) else ""
+
     def feed(self, data: Buffer) -> None:
         """Take the next bytes, any number of them; none: the log has no more."""
         if self.result is not None:

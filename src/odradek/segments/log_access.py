@@ -1,0 +1,88 @@
+"""Logs in directories as wholes: what `core.interfaces.LogAccess` is for brokers, without waiting for anything.
+
+All functions raise OSError.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from odradek.core.interfaces import BYTES, DecoderOptions, Extent, LogDecoder, SplitPoint
+from odradek.segments import SegmentedLog, SegmentFile
+from odradek.types import AtTime, MiB, Position, TopicPartition
+from odradek.wire.kafka07.boundary import BoundarySearch
+from odradek.wire.kafka07.entries import ParseStop, check_log
+from odradek.wire.kafka07.message_set import MessageSetDecoder
+
+__all__ = ["CHUNK", "UNIT", "boundary", "decoder", "extent", "position_at"]
+
+log = logging.getLogger(__name__)
+
+UNIT = BYTES
+"""The unit of positions: the files are those of 0.7."""
+
+CHUNK = 4 * MiB
+"""Decoded at a time (bytes)."""
+
+TAIL = 4
+"""Times the largest message: so far from its end the last segment is followed to where its last message ends."""
+
+
+def extent(paths: SegmentedLog, max_entry_bytes: int) -> Extent:
+    """Return the extent of a log: it ends where its last whole message ends."""
+    starts = tuple(segment.start for segment in paths.segments)
+    return Extent(paths.start, _end(paths, max_entry_bytes), starts, paths.partition.broker)
+
+
+def position_at(paths: SegmentedLog, at: AtTime, *, ending: bool = False) -> Position:
+    """Return the position of a time, like a broker of 0.7; it may be behind the end of the log, in what is torn
+    there."""
+    written = [segment for segment in paths.segments if segment.path.stat().st_mtime <= at.seconds]
+    newest = written[-1] if written else paths.segments[0]
+    return newest.end if ending and written else newest.start
+
+
+def boundary(paths: SegmentedLog, cut: SplitPoint, max_entry_bytes: int) -> int | None:
+    """Return the first position at or after a cut that is proved to be where a message begins; None where that cannot
+    be proved."""
+    segment = next(segment for segment in paths.segments if segment.end > cut.floor)
+    return _search(segment, cut._replace(ceiling=min(cut.ceiling, segment.end)), max_entry_bytes)
+
+
+def decoder(partition: TopicPartition, position: Position, options: DecoderOptions) -> LogDecoder:
+    """Return a decoder for the bytes of a log from a position on."""
+    return MessageSetDecoder(partition, position, options)
+
+
+def _search(segment: SegmentFile, cut: SplitPoint, most: int, *, torn: bool = False) -> int | None:
+    search = BoundarySearch(cut.position, floor=cut.floor, ceiling=cut.ceiling, most=most, torn=torn)
+    with segment.path.open("rb", buffering=0) as file:
+        while search.wanted is not None:
+            start, stop = search.wanted
+            file.seek(start - segment.start)
+            search.feed(file.read(stop - start))
+    if search.proved is None:
+        log.info("%s: no boundary at %d: %s", cut.partition, cut.position, search.reason)
+    return search.proved
+
+
+def _end(paths: SegmentedLog, most: int) -> Position:
+    """Return where the last whole message ends: a file that is or was being written to ends anywhere.
+
+    Only the end is looked at, if a boundary can be proved in front of it. Where a length makes no sense, the end is
+    that of the file, so that the damage is met and not taken for an end.
+    """
+    segment = paths.segments[-1]
+    cut = SplitPoint(paths.partition, max(segment.start, segment.end - TAIL * most), segment.start, segment.end)
+    begin = _search(segment, cut, most, torn=True)
+    at = segment.start if begin is None else begin
+    with segment.path.open("rb", buffering=0) as file:
+        file.seek(at - segment.start)
+        tail = b""
+        while chunk := file.read(min(CHUNK, segment.end - at - len(tail))):
+            data = tail + chunk
+            checked = check_log(data, at, most)
+            tail, at = data[checked.position - at :], checked.position
+            if checked.reason not in (ParseStop.END, ParseStop.CUT):
+                return segment.end
+    return Position(at)
