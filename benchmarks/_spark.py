@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from _common import Stopwatch
 from odradek import segments
-from odradek.spark.schema import COLUMNS, Projection, join_small
+from odradek.ranges.projection import COLUMNS, Projection, join_small
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import encode_set
 

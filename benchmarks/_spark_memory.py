@@ -13,7 +13,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from odradek.spark.schema import COLUMNS
+from odradek.ranges.projection import COLUMNS
+from odradek.spark.schema import SPARK_TYPES
 
 __all__ = ["MemorySource"]
 
@@ -24,7 +25,7 @@ class MemorySource(DataSource):
         return "memory"
 
     def schema(self) -> str:
-        return ", ".join(f"{column.name} {column.spark}" for column in COLUMNS)
+        return ", ".join(f"{column.name} {SPARK_TYPES[column.name]}" for column in COLUMNS)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return MemoryReader(self.options["path"])

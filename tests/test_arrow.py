@@ -18,7 +18,7 @@ from odradek import arrow
 from odradek.batch import Batch
 from odradek.engine import PackedBytes
 from odradek.errors import ConfigError
-from odradek.spark.schema import columns as spark_columns
+from odradek.ranges.projection import columns as spark_columns
 from odradek.types import NO_TIMESTAMP, Columns, TopicPartition
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import encode_set

@@ -30,6 +30,7 @@ __all__ = [
     "Option",
     "Rule",
     "binary",
+    "bytes_of_text",
     "check_all",
     "choice",
     "count",
@@ -142,6 +143,14 @@ def port() -> Rule:
 def size_bytes(at_least: int = 1, at_most: int = 1 << 40) -> Rule:
     """Allow a number of bytes."""
     return count(at_least, at_most, "a number of bytes")
+
+
+def bytes_of_text(text: str) -> int | None:
+    """Return the bytes of `134217728`, `128m` or `2 GiB`, in powers of 1024; None: it is not a size of at least 1."""
+    match = re.fullmatch(r"([0-9]{1,15})\s*([bkmgt]?)(?:(?<=[kmgt])i?b)?", text.strip().lower(), re.ASCII)
+    if match is None or not int(match[1]):
+        return None
+    return int(match[1]) << 10 * "bkmgt".index(match[2] or "b")
 
 
 # ---- everything else ------------------------------------------------------------------------------------------

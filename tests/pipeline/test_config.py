@@ -8,7 +8,7 @@ from odradek.errors import ConfigError
 from odradek.pipeline import monitoring
 from odradek.pipeline.config import Pipeline, PipelineFileError, load
 from odradek.pipeline.flow import open_flow
-from odradek.pipeline.source import cluster_url, source_options
+from odradek.pipeline.source import cluster_url, read_request
 
 SMALL = """
 [source]
@@ -336,7 +336,7 @@ def test_no_repr_and_no_lineage_has_a_secret(written: Path) -> None:
     )
     pipeline = read(written, text)
     assert cluster_url(pipeline) == f"kafka07+zk://me:{SECRET}@zk:2181"
-    assert SECRET not in repr(pipeline) and SECRET not in repr(source_options(pipeline, "orders"))
+    assert SECRET not in repr(pipeline) and SECRET not in repr(read_request(pipeline, "orders"))
     assert monitoring._namespace(pipeline.source) == "zookeeper://zk:2181"
 
 

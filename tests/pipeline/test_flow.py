@@ -21,10 +21,10 @@ from odradek.pipeline.config import Pipeline
 from odradek.pipeline.errors import StorageError
 from odradek.pipeline.flow import FlowRun, dead_options, open_table, table_options
 from odradek.pipeline.layout import Storage
-from odradek.pipeline.source import source_options
+from odradek.pipeline.source import read_request
 from odradek.pipeline.table import Table
 from odradek.pipeline.task import TaskJob, TaskOutput
-from odradek.spark.options import SourceOptions
+from odradek.ranges.request import ReadRequest
 
 from .workspace import Workspace, run_all
 
@@ -82,10 +82,10 @@ def test_tasks_share_the_files_of_small_groups(
         work.append([*numbers(10 * partition, 10), b""], partition=partition)
         work.append(corrupted(numbers(100, 1)), partition=partition)
 
-    def two_tasks(pipeline: Pipeline, name: str) -> SourceOptions:
-        return replace(source_options(pipeline, name), min_tasks=2)
+    def two_tasks(pipeline: Pipeline, name: str) -> ReadRequest:
+        return replace(read_request(pipeline, name), min_tasks=2)
 
-    monkeypatch.setattr(flow, "source_options", two_tasks)
+    monkeypatch.setattr(flow, "read_request", two_tasks)
     tasks: list[TaskJob] = []
 
     def counted(jobs: Sequence[TaskJob]) -> list[TaskOutput]:

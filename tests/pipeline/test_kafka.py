@@ -21,7 +21,7 @@ from odradek.pipeline.run import execute
 from odradek.pipeline.source import LogReader
 from odradek.pipeline.status import status
 from odradek.pipeline.verify import VerifyResult, verify
-from odradek.spark.planning import Range
+from odradek.ranges.planning import Range
 from odradek.testing import KafkaBroker
 from odradek.types import Columns, TopicPartition
 
@@ -163,7 +163,7 @@ def test_a_batch_that_lost_a_row_is_not_committed(
     work = KafkaWorkspace(tmp_path, odradek_kafka)
     write(odradek_kafka, work.topic, numbers(10))
     from odradek.pipeline import task
-    from odradek.spark.range_reader import ColumnsChunk, read_task
+    from odradek.ranges.reader import ColumnsChunk, read_task
 
     original = read_task
 

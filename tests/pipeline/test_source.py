@@ -17,7 +17,7 @@ from odradek.pipeline.config import Pipeline, SourceConfig
 from odradek.pipeline.errors import InexactRead
 from odradek.pipeline.source import LogReader, PlannedBatch, backlogs, coverage, next_batch
 from odradek.pipeline.verify import verify
-from odradek.spark.planning import Range, within
+from odradek.ranges.planning import Range, within
 from odradek.types import Position, TopicPartition
 
 from .test_flow import numbers
@@ -58,7 +58,7 @@ def test_logs_of_many_brokers_are_read_with_as_many_fetches(
     extents = {partition: Extent(0, 5, (), partition.partition % 3 + 1) for partition in partitions}
     monkeypatch.setattr(reader._logs, "extents", lambda: extents)
     assert reader.extents() == extents
-    assert reader._options.fetch_ahead == 3 * source.fetchers_per_broker
+    assert reader._request.fetch_ahead == 3 * source.fetchers_per_broker
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_logs_of_many_brokers_are_read_with_as_many_fetches(
 def test_a_batch_is_divided_into_tasks_by_the_unit_of_its_positions(source: SourceConfig, unit: PositionUnit) -> None:
     reader = LogReader(Pipeline.model_construct(source=source), [])
     assert reader._logs.unit == unit
-    assert reader._options.size_tasks(2 * unit.task_size, unit) == (2, unit.task_size)
+    assert reader._request.size_tasks(2 * unit.task_size, unit) == (2, unit.task_size)
 
 
 def size_of(batch: PlannedBatch) -> int:

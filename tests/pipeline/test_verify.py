@@ -13,7 +13,7 @@ from odradek.pipeline.commits import Commit, Gap
 from odradek.pipeline.committed import open_committed, select
 from odradek.pipeline.source import LogReader
 from odradek.pipeline.verify import Finding, VerifyResult, _of_records, verify
-from odradek.spark.planning import Range
+from odradek.ranges.planning import Range
 from odradek.types import Columns, TopicPartition
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import encode_set

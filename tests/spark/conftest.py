@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import odradek
-from odradek.spark import cluster
+from odradek.ranges import process
 from odradek.spark.session import session
 
 if TYPE_CHECKING:
@@ -45,4 +45,4 @@ def spark() -> Iterator[SparkSession]:
 def disconnected() -> Iterator[None]:
     """Connections that a test made in this process do not outlive what they lead to."""
     yield
-    cluster.disconnect()
+    process.disconnect()

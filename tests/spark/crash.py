@@ -16,8 +16,8 @@ from odradek.cli.app import run
 from odradek.pipeline import flow
 from odradek.pipeline.config import Pipeline
 from odradek.pipeline.flow import FlowRun
-from odradek.pipeline.source import source_options
-from odradek.spark.options import SourceOptions
+from odradek.pipeline.source import read_request
+from odradek.ranges.request import ReadRequest
 
 
 def say_when_reading(*, wait: bool) -> None:
@@ -35,10 +35,10 @@ def say_when_reading(*, wait: bool) -> None:
 def shorten_deadlines(seconds: str) -> None:
     deadline_s = float(seconds)
 
-    def patched(pipeline: Pipeline, name: str) -> SourceOptions:
-        return replace(source_options(pipeline, name), deadline_s=deadline_s, poll_deadline_s=deadline_s)
+    def patched(pipeline: Pipeline, name: str) -> ReadRequest:
+        return replace(read_request(pipeline, name), deadline_s=deadline_s, poll_deadline_s=deadline_s)
 
-    setattr(flow, "source_options", patched)  # noqa: B010
+    setattr(flow, "read_request", patched)  # noqa: B010
 
 
 def main(step: str, file: str, *seconds: str) -> int:

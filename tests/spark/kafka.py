@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 
 import odradek as od
-from odradek.spark.schema import columns
+from odradek.ranges.projection import columns
 from odradek.spark.source import BatchReader, OdradekSource, StreamReader
 from odradek.testing import KafkaBroker
 

@@ -13,7 +13,8 @@ from pyspark.sql.types import StructType
 
 from odradek import segments
 from odradek.io.kafka07.broker_client import CONFIRM
-from odradek.spark.schema import COLUMNS, ERROR, HEADERS
+from odradek.ranges.projection import COLUMNS, ERROR, HEADERS
+from odradek.spark.schema import SPARK_TYPES
 from odradek.spark.source import BatchReader, OdradekSource, StreamReader
 from odradek.testing import Kafka07Broker
 from odradek.wire.compression import CompressionType
@@ -88,7 +89,7 @@ def names(**options: object) -> dict[str, str]:
 
 
 def whole_schema(options: Mapping[str, str]) -> StructType:
-    from odradek.spark.schema import columns
+    from odradek.ranges.projection import columns
 
     return types_of(
         column.name
@@ -115,7 +116,9 @@ def _types() -> dict[str, Any]:
         "bigint": t.LongType(),
         "timestamp": t.TimestampType(),
     }
-    return {column.name: by_name.get(column.spark, t.ArrayType(struct)) for column in (*COLUMNS, HEADERS, ERROR)}
+    return {
+        column.name: by_name.get(SPARK_TYPES[column.name], t.ArrayType(struct)) for column in (*COLUMNS, HEADERS, ERROR)
+    }
 
 
 _TYPES = _types()

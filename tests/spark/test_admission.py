@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.core.interfaces import BYTES, RECORDS, Extent, SplitPoint
-from odradek.spark.planning import Range, clip_to_logs, end_of_micro_batch, end_offsets
+from odradek.ranges.planning import Range, clip_to_logs, end_of_micro_batch, end_offsets
 from odradek.spark.source import lag_metrics
 from odradek.types import GiB, MiB, Position, TopicPartition
 

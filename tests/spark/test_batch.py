@@ -18,9 +18,9 @@ from odradek.core.interfaces import BYTES
 from odradek.core.kafka07.znodes import broker_data
 from odradek.errors import ConfigError, CorruptMessage, DeadlineError, MessageTooLarge, Unsupported
 from odradek.io.kafka07.log_access import Kafka07LogAccess
-from odradek.spark import cluster
-from odradek.spark.logs import DirectoryCatalog, TaskPlan
-from odradek.spark.planning import BoundaryMismatch, DataLoss, Range
+from odradek.ranges import process
+from odradek.ranges.catalog import DirectoryCatalog, TaskPlan
+from odradek.ranges.planning import BoundaryMismatch, DataLoss, Range
 from odradek.spark.source import BatchReader, OdradekSource, StreamReader
 from odradek.testing import FaultProxy, Kafka07Broker, ZooKeeperServer
 from odradek.types import TopicPartition
@@ -423,7 +423,7 @@ def test_a_task_given_up_leaves_nothing_running(broker: Kafka07Broker, odradek_c
     reader = batch_reader(**in_zookeeper(odradek_chroot), fetchBytes="100k", fetchAhead=1)
     (task,) = reader.partitions()
     list(reader.read(task))
-    portal = cluster._process.portal
+    portal = process._process.portal
     assert portal is not None
 
     async def tasks() -> int:

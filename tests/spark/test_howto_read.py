@@ -11,9 +11,9 @@ from uuid import uuid4
 
 import pytest
 
+from odradek.ranges.projection import columns
 from odradek.spark.cluster import BOOTSTRAP
 from odradek.spark.options import IGNORED_KAFKA07, parse_source
-from odradek.spark.schema import columns
 from odradek.spark.values import OptionMap
 from odradek.testing import Kafka07Broker, KafkaBroker
 

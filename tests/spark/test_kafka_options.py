@@ -11,8 +11,8 @@ import trustme
 from odradek.errors import ConfigError
 from odradek.io.security import Security
 from odradek.io.tls import client_context
-from odradek.spark.cluster import ClusterOptions
-from odradek.spark.logs import find_logs
+from odradek.ranges.catalog import find_logs
+from odradek.ranges.request import ClusterConnection
 from odradek.spark.options import IGNORED_KAFKA, REFUSED_KAFKA, SourceOptions, parse_source
 from odradek.spark.source import OdradekSource
 from odradek.types import EARLIEST, Position, TopicPartition
@@ -28,7 +28,7 @@ def parse(streaming: bool = False, /, **options: str) -> SourceOptions:
 
 def security(**options: str) -> tuple[str, Security]:
     where = parse(**{f"kafka_{name}": value for name, value in options.items()}).where
-    assert isinstance(where, ClusterOptions) and where.security is not None
+    assert isinstance(where, ClusterConnection) and where.security is not None
     return where.url, where.security
 
 
@@ -51,7 +51,7 @@ def test_options_of_sparks_own_source_have_their_meaning() -> None:
     assert (options.max_size, options.min_size, options.max_delay_s) == (1000, 10, 300.0)
     assert (options.task_size, options.min_tasks) == (500, 8)
     assert (options.read_committed, options.fetch_bytes, find_logs(options).unit.name) == (True, 300_000, "records")
-    assert options.where == ClusterOptions("kafka://b1:9092,b2:9093", Security(), "reporting", "r1", 5.0)
+    assert options.where == ClusterConnection("kafka://b1:9092,b2:9093", Security(), "reporting", "r1", 5.0)
     assert pickle.loads(pickle.dumps(options)) == options
 
 

@@ -12,9 +12,9 @@ import pytest
 import odradek as od
 from odradek.core.interfaces import LogDecoder, PartitionFetch
 from odradek.errors import ConfigError
-from odradek.spark import cluster, range_reader
-from odradek.spark.planning import DataLoss
-from odradek.spark.range_reader import CompletedRange, read_task
+from odradek.ranges import process, reader
+from odradek.ranges.planning import DataLoss
+from odradek.ranges.reader import CompletedRange, read_task
 from odradek.spark.source import BatchReader
 from odradek.testing import KafkaBroker
 
@@ -84,7 +84,7 @@ def test_hardly_more_is_fetched_than_a_range_has(
             super().__init__(decoder, max_bytes)
             fetches.append(self)
 
-    monkeypatch.setattr(range_reader, "PartitionFetch", Recorded)
+    monkeypatch.setattr(reader, "PartitionFetch", Recorded)
     ends = {"startingOffsets": json.dumps({topic: {"0": 0}}), "endingOffsets": json.dumps({topic: {"0": 30}})}
     assert len(values(batch(odradek_kafka, assign=json.dumps({topic: [0]}), **ends))) == 30  # 0.3 MB of 10 MB
     assert len(fetches) > 1
@@ -95,7 +95,7 @@ def test_a_process_that_planned_nothing_reads_its_task(odradek_kafka: KafkaBroke
     write(odradek_kafka, topic, numbers(10))
     reader = batch(odradek_kafka, subscribe=topic)
     tasks = reader.partitions()
-    cluster.disconnect()  # as Spark's workers, which know nothing of the cluster but their tasks
+    process.disconnect()  # as Spark's workers, which know nothing of the cluster but their tasks
     assert [row["offset"] for row in rows(reader, tasks)] == list(range(10))
 
 

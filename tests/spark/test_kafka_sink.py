@@ -11,7 +11,7 @@ from pyspark.sql import types as t
 
 from odradek.core.kafka.partitioners import murmur2
 from odradek.errors import ConfigError
-from odradek.spark.schema import HEADERS
+from odradek.ranges.projection import HEADERS
 from odradek.spark.sink import TaskCommit, WriteError
 from odradek.spark.source import OdradekSource
 from odradek.testing import KafkaBroker

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from odradek.core.interfaces import BYTES, Extent
 from odradek.errors import ConfigError, CorruptMessage, MessageTooLarge
-from odradek.spark.logs import DirectoryCatalog
+from odradek.ranges.catalog import DirectoryCatalog
 from odradek.spark.options import parse_source
 from odradek.types import TopicPartition
 from odradek.wire.kafka07.message_set import encode_set

@@ -10,14 +10,9 @@ from hypothesis import strategies as st
 
 from odradek.core.interfaces import BYTES
 from odradek.errors import ConfigError, OdradekError
-from odradek.spark.cluster import ClusterOptions
-from odradek.spark.options import (
-    IGNORED_KAFKA07,
-    Directory,
-    SourceOptions,
-    Topics,
-    parse_source,
-)
+from odradek.ranges.planning import DataLoss, Loss, PositionGap
+from odradek.ranges.request import ClusterConnection, Directory, Topics
+from odradek.spark.options import IGNORED_KAFKA07, SourceOptions, parse_source
 from odradek.spark.values import parse_bytes, parse_seconds
 from odradek.types import EARLIEST, LATEST, AtTime, TopicPartition
 
@@ -28,12 +23,19 @@ def parse(streaming: bool = False, /, **options: str) -> SourceOptions:
     return parse_source(BASE | {name.replace("_", "."): value for name, value in options.items()}, streaming=streaming)
 
 
+def test_errors_of_ranges_name_the_options_of_spark() -> None:
+    gap = PositionGap(TopicPartition("orders", 0), Loss.EXPIRED, 10, 40, 40, 100, 40)
+    with pytest.raises(DataLoss, match="failOnDataLoss=false goes on behind what is missing"):
+        parse().check_loss([gap])
+    parse(failOnDataLoss="false").check_loss([gap])
+
+
 def test_the_defaults_are_those_of_spark() -> None:
     batch, stream = parse(), parse(True)
     assert (batch.start, batch.end) == (EARLIEST, LATEST)
     assert (stream.start, stream.end) == (LATEST, LATEST)
     assert batch.topics == Topics(names=("orders",))
-    assert batch.where == ClusterOptions("kafka07+zk://zk1:2181,zk2/kafka")
+    assert batch.where == ClusterConnection("kafka07+zk://zk1:2181,zk2/kafka")
     assert (batch.task_size, batch.min_tasks, batch.max_tasks, batch.fetchers) == (None, 1, None, None)
     assert batch.size_tasks(2 * BYTES.task_size, BYTES) == (2, 128 << 20)
     assert (stream.max_size, stream.min_size, stream.max_delay_s) == (None, 0, 900.0)
@@ -110,7 +112,7 @@ def test_an_unknown_client_option_says_that_it_has_no_meaning_here() -> None:
 
 def test_a_request_time_out_and_a_client_id_are_those_of_the_cluster() -> None:
     where = parse(kafka_request_timeout_ms="5000", kafka_client_id="me").where
-    assert isinstance(where, ClusterOptions)
+    assert isinstance(where, ClusterConnection)
     assert (where.request_timeout_s, where.client_id) == (5.0, "me")
 
 
@@ -137,7 +139,7 @@ def test_limits_of_micro_batches_do_not_concern_a_batch_query() -> None:
     ],
 )
 def test_brokers_are_listed_as_in_0_7_or_as_in_urls(text: str, url: str) -> None:
-    assert parse_source({"kafka.broker.list": text, "subscribe": "t"}, streaming=False).where == ClusterOptions(url)
+    assert parse_source({"kafka.broker.list": text, "subscribe": "t"}, streaming=False).where == ClusterConnection(url)
 
 
 def test_brokers_need_their_ids() -> None:
@@ -153,7 +155,7 @@ def test_a_malformed_address_names_the_option() -> None:
 def test_secrets_are_not_shown() -> None:
     options = parse(kafka_zk_connect="me:secret@zk")
     assert "secret" not in repr(options)
-    assert options.where == ClusterOptions("kafka07+zk://me:secret@zk")
+    assert options.where == ClusterConnection("kafka07+zk://me:secret@zk")
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from odradek.core.interfaces import BYTES, Extent, SplitPoint
 from odradek.errors import ConfigError
-from odradek.spark.options import SourceOptions, Topics
-from odradek.spark.planning import (
+from odradek.ranges.offsets import resolve_per_partition
+from odradek.ranges.planning import (
     SLACK,
     DataLoss,
     Loss,
@@ -26,12 +26,12 @@ from odradek.spark.planning import (
     split,
     within,
 )
-from odradek.spark.values import resolve_per_partition
+from odradek.ranges.request import ReadRequest, Topics
 from odradek.types import EARLIEST, AtTime, MiB, Position, TopicPartition
 
 P, Q = TopicPartition("t", 0, 0), TopicPartition("t", 0, 1)
 SPLIT_BYTES = 100
-OPTIONS = SourceOptions((), Topics(), EARLIEST)
+OPTIONS = ReadRequest((), Topics(), EARLIEST)
 
 
 def at(position: int) -> dict[TopicPartition, Position]:
@@ -42,21 +42,21 @@ def at(position: int) -> dict[TopicPartition, Position]:
 
 
 def test_one_place_holds_for_all_partitions() -> None:
-    assert resolve_per_partition([P, Q], EARLIEST, "startingOffsets") == {P: EARLIEST, Q: EARLIEST}
-    assert resolve_per_partition([P], AtTime(7.0), "startingTimestamp") == {P: AtTime(7.0)}
+    assert resolve_per_partition([P, Q], EARLIEST, "option startingOffsets") == {P: EARLIEST, Q: EARLIEST}
+    assert resolve_per_partition([P], AtTime(7.0), "option startingTimestamp") == {P: AtTime(7.0)}
 
 
 def test_places_one_by_one_are_for_exactly_the_partitions_there_are() -> None:
-    assert resolve_per_partition([P], at(5), "startingOffsets") == {P: 5}
+    assert resolve_per_partition([P], at(5), "option startingOffsets") == {P: 5}
     with pytest.raises(ConfigError, match="option startingOffsets says nothing about t/1-0"):
-        resolve_per_partition([P, Q], at(5), "startingOffsets")
+        resolve_per_partition([P, Q], at(5), "option startingOffsets")
     with pytest.raises(
         ConfigError, match="option startingOffsets names partitions that are not part of this query: t/0-0"
     ):
-        resolve_per_partition([], at(5), "startingOffsets")
+        resolve_per_partition([], at(5), "option startingOffsets")
     many = [TopicPartition("t", number, 0) for number in range(12)]
     with pytest.raises(ConfigError, match="t/0-9 and 2 more"):
-        resolve_per_partition(many, {}, "startingOffsets")
+        resolve_per_partition(many, {}, "option startingOffsets")
 
 
 def test_a_run_ends_where_logs_ended_when_it_began() -> None:
@@ -128,7 +128,7 @@ def test_data_loss_is_told_in_numbers_and_survives_pickling() -> None:
         OPTIONS.check_loss(clip_to_logs(at(10), at(90), {P: Extent(40, 100)})[1])
     text = str(caught.value)
     assert text.startswith("data was lost: t/0-0: deleted by retention: wanted [10, 40), the log now has [40, 100)")
-    assert "failOnDataLoss=false" in text
+    assert "fail_on_data_loss=False" in text
     again = pickle.loads(pickle.dumps(caught.value))
     assert (str(again), again.gaps) == (text, caught.value.gaps)
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from odradek.errors import ConfigError, DeadlineError
-from odradek.spark import cluster, range_reader
-from odradek.spark.cluster import ClusterOptions
+from odradek.ranges import process
+from odradek.ranges import reader as range_reader
+from odradek.ranges.request import ClusterConnection
 from odradek.testing import Kafka07Broker
 from odradek.types import KiB, MiB
 from odradek.wire.compression import CompressionType
@@ -71,8 +72,8 @@ def test_more_ranges_than_fetches_are_read_in_turns(
 def test_what_cannot_be_reached_is_given_up_in_time_and_what_is_wrong_at_once() -> None:
     with (
         pytest.raises(DeadlineError, match=r"connecting to the cluster: .*127\.0\.0\.1:9"),
-        cluster.connected(ClusterOptions("kafka07+zk://127.0.0.1:9"), 0.2),
+        process.connected(ClusterConnection("kafka07+zk://127.0.0.1:9"), 0.2),
     ):
         pass
-    with pytest.raises(ConfigError), cluster.connected(ClusterOptions("kafka08://127.0.0.1"), 60):
+    with pytest.raises(ConfigError), process.connected(ClusterConnection("kafka08://127.0.0.1"), 60):
         pass

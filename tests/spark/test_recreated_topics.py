@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from odradek.core.interfaces import RECORDS, Extent, SplitPoint
-from odradek.spark.planning import DataLoss, Loss, Range, in_current_topics, of_topics, topic_ids
+from odradek.ranges.planning import DataLoss, Loss, Range, in_current_topics, of_topics, topic_ids
 from odradek.spark.source import OdradekSource, StreamReader
 from odradek.types import Position, TopicPartition
 

@@ -16,18 +16,17 @@ from hypothesis import strategies as st
 from odradek.core.interfaces import DecoderOptions
 from odradek.engine import PackedBytes
 from odradek.errors import ConfigError, CorruptMessage
-from odradek.spark.schema import (
+from odradek.ranges.projection import (
     BATCH_BYTES,
     BATCH_ROWS,
     COLUMNS,
     ERROR,
-    HEADERS,
     SMALL_ROWS,
     Projection,
     columns,
     join_small,
-    project,
 )
+from odradek.spark.schema import SPARK_TYPES, project
 from odradek.types import Columns, Position, TopicPartition
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set
@@ -53,12 +52,12 @@ def rows(batches: list[pa.RecordBatch]) -> list[dict[str, Any]]:
 
 
 def test_the_columns_are_those_of_spark_and_three_more() -> None:
-    ddl = ", ".join(f"{column.name} {column.spark}" for column in columns())
+    ddl = ", ".join(f"{column.name} {SPARK_TYPES[column.name]}" for column in columns())
     assert ddl == (
         "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
         "broker int, index int, nextOffset bigint"
     )
-    assert [column.spark for column in columns(headers=True)[len(COLUMNS) :]] == [
+    assert [SPARK_TYPES[column.name] for column in columns(headers=True)[len(COLUMNS) :]] == [
         "array<struct<key:string,value:binary>>"
     ]
     assert Projection().schema.field("timestamp").type == pa.timestamp("us", tz="UTC")
@@ -219,7 +218,7 @@ def test_a_projection_has_the_columns_asked_for_in_their_order() -> None:
     again = pickle.loads(pickle.dumps(projection))
     assert (again.columns, again.schema) == (projection.columns, projection.schema)
     assert len(pickle.dumps(projection)) < 500
-    everything = project([(c.name, c.spark, True) for c in columns(headers=True)], headers=True)
+    everything = project([(c.name, SPARK_TYPES[c.name], True) for c in columns(headers=True)], headers=True)
     assert everything.schema == Projection(columns(headers=True)).schema
 
 
@@ -236,7 +235,7 @@ def test_a_projection_to_nothing_is_refused() -> None:
         (("zzz", "int", True), r"there is no column 'zzz': there are key, .* \(and headers with includeHeaders=true\)"),
         (("offset", "int", True), "column offset is bigint and may be null, not int: cast it in the query"),
         (("offset", "bigint", False), "column offset is bigint and may be null, not bigint NOT NULL"),
-        (("headers", HEADERS.spark, True), "there is no column 'headers'"),
+        (("headers", SPARK_TYPES["headers"], True), "there is no column 'headers'"),
     ],
 )
 def test_a_schema_that_cannot_be_is_refused(field: tuple[str, str, bool], why: str) -> None:

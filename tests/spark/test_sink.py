@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from odradek.client.producer.results import Ack, Acks
 from odradek.errors import ConfigError, DeadlineError
-from odradek.spark import cluster
+from odradek.ranges import process
 from odradek.spark.schema import BadRow
 from odradek.spark.sink import Attempt, BatchWriter, StreamWriter, TaskCommit, WriteCounts, WriteError, report
 from odradek.spark.source import OdradekSource
@@ -36,7 +36,7 @@ VALUES = StructType().add("value", "string")
 @pytest.fixture(autouse=True)
 def disconnected() -> Iterator[None]:
     yield
-    cluster.disconnect()
+    process.disconnect()
 
 
 @pytest.fixture
@@ -289,7 +289,7 @@ def test_a_partition_alone_names_that_of_the_only_broker_that_has_it(
     with pytest.raises(ConfigError, match="t/7: no broker has it: name one in column broker"):
         write(options, {"value": ["a"], "partition": [7]})
     odradek_kafka07_broker(log_dir=tmp_path / "other", broker_id=2, config={"num.partitions": "1"})
-    cluster.disconnect()
+    process.disconnect()
     with pytest.raises(ConfigError, match='column partition: t/0 is on 2 brokers: name it with its broker, "1-0" or'):
         write(options, {"value": ["a"], "partition": [0]})
 

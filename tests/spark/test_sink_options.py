@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.errors import ConfigError, Unsupported
-from odradek.spark.cluster import ClusterOptions
+from odradek.ranges.request import ClusterConnection
 from odradek.spark.options import SINK_REFUSED_KAFKA, SinkOptions, parse_sink
 from odradek.spark.schema import BadRow, DestinationRows, RowLayout, layout
 from odradek.types import KiB, MiB, TopicPartition
@@ -22,7 +22,7 @@ ZK = {"kafka.zk.connect": "zk1,zk2/kafka"}
 
 def test_defaults() -> None:
     sink = parse_sink(ZK)
-    assert sink == SinkOptions(ClusterOptions("kafka07+zk://zk1,zk2/kafka"))
+    assert sink == SinkOptions(ClusterConnection("kafka07+zk://zk1,zk2/kafka"))
     assert (sink.topic, sink.compression, sink.deliver_within_s, sink.buffer_bytes) == (
         "",
         "none",
@@ -41,7 +41,7 @@ def test_every_option() -> None:
         "bufferBytes": "1m",
         "reportPath": "/tmp/r",
     }
-    expected = SinkOptions(ClusterOptions("kafka07://3@h:9092"), "t", "snappy", 90.0, 64 * KiB, MiB, "/tmp/r")
+    expected = SinkOptions(ClusterConnection("kafka07://3@h:9092"), "t", "snappy", 90.0, 64 * KiB, MiB, "/tmp/r")
     assert parse_sink(options) == pickle.loads(pickle.dumps(expected)) == expected
 
 

@@ -14,8 +14,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from odradek.core.interfaces import BYTES
 from odradek.errors import ConfigError, DeadlineError
 from odradek.io.kafka07.log_access import Kafka07LogAccess
-from odradek.spark.logs import DirectoryCatalog
-from odradek.spark.planning import DataLoss
+from odradek.ranges.catalog import DirectoryCatalog
+from odradek.ranges.planning import DataLoss
 from odradek.spark.source import OdradekSource, StreamReader
 from odradek.testing import Kafka07Broker
 from odradek.wire.kafka07.message_set import encode_set

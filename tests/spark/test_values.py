@@ -10,17 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.errors import ConfigError
-from odradek.spark.values import (
-    ids_from_dict,
-    offsets_from_dict,
-    offsets_to_dict,
-    parse_assign,
-    parse_json,
-    parse_partition,
-    parse_positions,
-    parse_time,
-    parse_times,
-)
+from odradek.ranges.offsets import ids_from_dict, offsets_from_dict, offsets_to_dict, parse_partition
+from odradek.spark.values import parse_assign, parse_json, parse_positions, parse_time, parse_times
 from odradek.types import EARLIEST, LATEST, AtTime, Position, TopicPartition
 
 PARTITIONS = st.builds(TopicPartition, st.text(min_size=1), st.integers(0, 2**31 - 1), st.integers(-1, 2**31 - 1))

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.spark.planning import BoundaryMismatch
+from odradek.ranges.planning import BoundaryMismatch
 from odradek.types import TopicPartition
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.boundary import SEARCH_FACTOR, BoundarySearch, Proved, Unproved

@@ -18,8 +18,8 @@ import msgspec
 
 from odradek.errors import ConfigError
 from odradek.pipeline.errors import TableReplaced
-from odradek.spark.planning import Range
-from odradek.spark.values import offsets_from_dict, offsets_to_dict
+from odradek.ranges.offsets import offsets_from_dict, offsets_to_dict
+from odradek.ranges.planning import Range
 from odradek.types import Position, TopicPartition
 
 __all__ = [

@@ -22,7 +22,7 @@ from odradek.pipeline.flow import dead_options, open_table, table_options
 from odradek.pipeline.layout import PartitionColumn, Storage, column_types
 from odradek.pipeline.table import DataFile, Table
 from odradek.pipeline.write import FileWriter, WriteTarget
-from odradek.spark.planning import Range
+from odradek.ranges.planning import Range
 from odradek.types import TopicPartition
 
 __all__ = [

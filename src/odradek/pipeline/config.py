@@ -39,14 +39,14 @@ from pydantic import (
     model_validator,
 )
 
+from odradek import arguments
 from odradek.client.connect import connect
 from odradek.errors import ConfigError
 from odradek.io.drivers import zookeeper_url
 from odradek.pipeline.config_mistakes import Lines, PipelineFileError, describe, key_lines, line_of, not_toml
 from odradek.pipeline.decode import Decoding, Kind, parse_ddl
 from odradek.pipeline.layout import PartitionColumn, parse_columns, resolve_location
-from odradek.spark.cluster import numbered_brokers_url
-from odradek.spark.values import parse_bytes
+from odradek.ranges.request import numbered_brokers_url
 
 __all__ = ["ConfigTable", "Flow", "Pipeline", "PipelineFileError", "SourceConfig", "load"]
 
@@ -60,10 +60,10 @@ def _folder(info: ValidationInfo) -> Path:
 
 
 def _size(value: object) -> object:
-    try:
-        return parse_bytes(value, "") if isinstance(value, str) else value
-    except ConfigError:
-        raise ValueError('a size is a number of bytes, or like "64k", "128m", "2g"') from None
+    size = arguments.bytes_of_text(value) if isinstance(value, str) else value
+    if size is None:
+        raise ValueError('a size is a number of bytes, or like "64k", "128m", "2g"')
+    return size
 
 
 def _absolute(path: str, info: ValidationInfo) -> str:

@@ -58,14 +58,14 @@ from odradek.pipeline.source import (
     backlogs,
     coverage,
     next_batch,
+    read_request,
     recorded_starts,
-    source_options,
 )
 from odradek.pipeline.table import UNLISTED_S, DataFile, Table, TableOptions, make_table
 from odradek.pipeline.task import TaskJob, TaskOutput, TimeRule, check_time, dead_schema, record_schema
 from odradek.pipeline.write import FileWriter, SmallGroups, WriteTarget
-from odradek.spark.logs import TaskPlan, find_logs, plan, start_offsets
-from odradek.spark.planning import DataLoss, PositionGap, in_current_topics, topic_ids, within
+from odradek.ranges.catalog import TaskPlan, find_logs, plan, start_offsets
+from odradek.ranges.planning import DataLoss, PositionGap, in_current_topics, topic_ids, within
 from odradek.types import MiB, TopicPartition
 
 __all__ = ["Execute", "FlowRun", "dead_options", "open_flow", "open_table", "table_options"]
@@ -143,7 +143,7 @@ class FlowRun:
 
     def __post_init__(self) -> None:
         self.flow = self.pipeline.flows[self.name]
-        self._source = source_options(self.pipeline, self.name)
+        self._source = read_request(self.pipeline, self.name)
         if self.deadline_s is not None:
             self._source = replace(self._source, deadline_s=self.deadline_s)
         self._logs = find_logs(self._source)

@@ -28,7 +28,7 @@ from odradek.client.producer.producer import Producer
 from odradek.errors import ConfigError
 from odradek.pipeline.commits import Commit, replace_text
 from odradek.pipeline.committed import CommittedTable, by_log
-from odradek.spark.planning import Range
+from odradek.ranges.planning import Range
 from odradek.types import MiB, TopicPartition
 
 __all__ = ["Replay", "ReplayProgress", "replay"]

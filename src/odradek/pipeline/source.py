@@ -1,6 +1,6 @@
 """The logs of a flow: how they are read, what of them is not in the table, the next batch, and what of it was read.
 
-    options = source_options(pipeline, name)
+    request = read_request(pipeline, name)
     backlog = backlogs(reached, extents)                      what is not in the table yet
     batch = next_batch(reached, extents, ...)                 some of it
     gaps = coverage(flow, batch, ranges that were read, ...)  what gave no row
@@ -22,10 +22,9 @@ from odradek.io.drivers import zookeeper_url
 from odradek.pipeline.commits import Gap
 from odradek.pipeline.config import Pipeline
 from odradek.pipeline.errors import InexactRead
-from odradek.spark.cluster import ClusterOptions, numbered_brokers_url
-from odradek.spark.logs import TaskPlan, find_logs
-from odradek.spark.options import Directory, OptionNames, SourceOptions, Topics, parse_directory
-from odradek.spark.planning import (
+from odradek.ranges.catalog import TaskPlan, find_logs
+from odradek.ranges.offsets import NO_IDS, Offsets, TopicIds
+from odradek.ranges.planning import (
     PositionGap,
     Range,
     clip_to_logs,
@@ -35,8 +34,17 @@ from odradek.spark.planning import (
     topic_ids,
     with_boundaries,
 )
-from odradek.spark.range_reader import ColumnsChunk, read_task
-from odradek.spark.values import NO_IDS, Offsets, TopicIds
+from odradek.ranges.reader import ColumnsChunk, read_task
+from odradek.ranges.request import (
+    MESSAGE_BYTES,
+    ClusterConnection,
+    Directory,
+    ReadRequest,
+    RequestNames,
+    Topics,
+    numbered_brokers_url,
+    parse_directory,
+)
 from odradek.types import EARLIEST, LATEST, Columns, MiB, Position, TopicPartition
 
 __all__ = [
@@ -47,8 +55,8 @@ __all__ = [
     "cluster_url",
     "coverage",
     "next_batch",
+    "read_request",
     "recorded_starts",
-    "source_options",
 ]
 
 # ---- how logs are read ---------------------------------------------------------------------------------------
@@ -58,11 +66,8 @@ CORRUPT = {"fail": "fail", "skip": "skip", "dead": "raw"}
 
 STARTS = {"earliest": EARLIEST, "latest": LATEST}
 
-KAFKA_MESSAGE_BYTES = 64 * MiB
-"""Default of the largest message from 0.8 on, where topics have limits of their own."""
 
-
-def source_options(pipeline: Pipeline, name: str) -> SourceOptions:
+def read_request(pipeline: Pipeline, name: str) -> ReadRequest:
     """Return how the logs of a flow are read. Positions of the table override `start`."""
     flow = pipeline.flows[name]
     topics = Topics(pattern=flow.pattern or "", whole=True)
@@ -77,31 +82,35 @@ def source_options(pipeline: Pipeline, name: str) -> SourceOptions:
     )
 
 
-def _without_topics(pipeline: Pipeline) -> SourceOptions:
-    """Return the options of the source, without topics. Errors name the keys of the file."""
+def _without_topics(pipeline: Pipeline) -> ReadRequest:
+    """Return how the source is read, without topics. Errors name the keys of the file."""
     source = pipeline.source
     is_default = source.kafka is not None and "max_message_bytes" not in source.model_fields_set
-    return SourceOptions(
+    return ReadRequest(
         _location(pipeline), Topics(), EARLIEST,
-        max_message_bytes=KAFKA_MESSAGE_BYTES if is_default else source.max_message_bytes,
+        max_message_bytes=MESSAGE_BYTES if is_default else source.max_message_bytes,
         read_committed=source.kafka is not None,
-        names=OptionNames('data_loss = "skip"', pipeline.at("source", "logs"), "source.max_message_bytes"),
+        names=RequestNames(
+            path=pipeline.at("source", "logs"),
+            max_message_bytes=pipeline.at("source", "max_message_bytes"),
+            skip_loss='data_loss = "skip"',
+        ),
     )  # fmt: skip
 
 
-def _location(pipeline: Pipeline) -> ClusterOptions | tuple[Directory, ...]:
+def _location(pipeline: Pipeline) -> ClusterConnection | tuple[Directory, ...]:
     source = pipeline.source
     if source.logs is not None:
         return tuple(filter(None, map(parse_directory, source.logs)))
     if source.zookeeper is not None:
-        return ClusterOptions(zookeeper_url(source.zookeeper))
-    return ClusterOptions(source.kafka or numbered_brokers_url(source.brokers or ""))
+        return ClusterConnection(zookeeper_url(source.zookeeper))
+    return ClusterConnection(source.kafka or numbered_brokers_url(source.brokers or ""))
 
 
 def cluster_url(pipeline: Pipeline) -> str | None:
     """Return the cluster's URL for `odradek.connect`; None if the source is log directories."""
     where = _location(pipeline)
-    return where.url if isinstance(where, ClusterOptions) else None
+    return where.url if isinstance(where, ClusterConnection) else None
 
 
 # ---- what is not in the table --------------------------------------------------------------------------------
@@ -215,16 +224,16 @@ class LogReader:
 
     def __init__(self, pipeline: Pipeline, partitions: Iterable[TopicPartition]) -> None:
         topics = Topics(partitions=tuple(sorted(partitions)))
-        self._options = replace(_without_topics(pipeline), topics=topics, corrupt="raw", fetch_bytes=1 * MiB)
+        self._request = replace(_without_topics(pipeline), topics=topics, corrupt="raw", fetch_bytes=1 * MiB)
         self._fetchers_per_broker = pipeline.source.fetchers_per_broker
-        self._logs = find_logs(self._options)
+        self._logs = find_logs(self._request)
         self._ids: TopicIds = NO_IDS
 
     def extents(self) -> dict[TopicPartition, Extent]:
         """Return the extent of each partition; those that no broker and no directory has are left out."""
         extents = self._logs.extents()
         brokers = {extent.broker for extent in extents.values()}  # partitions of 0.8 and later do not name theirs
-        self._options = replace(self._options, fetch_ahead=self._fetchers_per_broker * max(1, len(brokers)))
+        self._request = replace(self._request, fetch_ahead=self._fetchers_per_broker * max(1, len(brokers)))
         self._ids = topic_ids(extents)
         return extents
 
@@ -240,5 +249,5 @@ class LogReader:
             DataLoss, TransportError, DeadlineError, OSError: A range cannot be read.
         """
         task = TaskPlan(tuple(ranges), self._logs.paths({part.partition for part in ranges}), self._ids)
-        with closing(read_task(task, self._options)) as chunks:
+        with closing(read_task(task, self._request)) as chunks:
             yield from ((chunk.partition, chunk.rows) for chunk in chunks if isinstance(chunk, ColumnsChunk))

@@ -20,7 +20,7 @@ from odradek.pipeline.commits import PROPERTY, Commit
 from odradek.pipeline.errors import StorageError, TableConflict, TableHistoryLost
 from odradek.pipeline.layout import PartitionColumn, Storage
 from odradek.pipeline.merge import MergeRule
-from odradek.spark.planning import Range
+from odradek.ranges.planning import Range
 
 __all__ = ["TRIES", "UNLISTED_S", "DataFile", "ListedFile", "Table", "TableOptions", "make_table"]
 

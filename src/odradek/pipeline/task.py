@@ -21,11 +21,11 @@ from odradek.pipeline.errors import InexactRead
 from odradek.pipeline.layout import RECORD_TIME, TIME, floor_hours
 from odradek.pipeline.table import DataFile
 from odradek.pipeline.write import FileWriter, SmallGroups, WriteTarget
-from odradek.spark.logs import TaskPlan
-from odradek.spark.options import SourceOptions
-from odradek.spark.planning import Range
-from odradek.spark.range_reader import ColumnsChunk, CompletedRange, read_task
-from odradek.spark.schema import BROKER, COLUMNS, ERROR, HEADERS, Projection, join_small
+from odradek.ranges.catalog import TaskPlan
+from odradek.ranges.planning import Range
+from odradek.ranges.projection import BROKER, COLUMNS, ERROR, HEADERS, Projection, join_small
+from odradek.ranges.reader import ColumnsChunk, CompletedRange, read_task
+from odradek.ranges.request import ReadRequest
 from odradek.types import TopicPartition
 
 __all__ = ["TaskJob", "TaskOutput", "TimeRule", "check_time", "dead_schema", "record_schema", "run_task", "times_of"]
@@ -98,7 +98,7 @@ class TaskJob(NamedTuple):
     """The work of one task. Pickled into it."""
 
     plan: TaskPlan
-    options: SourceOptions
+    request: ReadRequest
     unit: PositionUnit
     decoding: Decoding
     time: TimeRule
@@ -169,7 +169,7 @@ class _Task:
     def run(self) -> TaskOutput:
         projection = Projection((*COLUMNS, HEADERS, ERROR))
         pending: list[pa.RecordBatch] = []
-        for chunk in read_task(self._job.plan, self._job.options):
+        for chunk in read_task(self._job.plan, self._job.request):
             if isinstance(chunk, CompletedRange):
                 self._complete(chunk)
                 continue

@@ -28,7 +28,7 @@ from odradek.pipeline.commits import Commit, to_positions
 from odradek.pipeline.committed import IDENTITY, KINDS, CommittedTable, by_log, constant, parted
 from odradek.pipeline.config import Pipeline
 from odradek.pipeline.source import LogReader
-from odradek.spark.planning import Range
+from odradek.ranges.planning import Range
 from odradek.types import Columns, TopicPartition
 
 __all__ = ["Finding", "VerifyResult", "verify"]

@@ -1,52 +1,20 @@
-"""The cluster that options name, and connections to it for code that knows nothing of event loops.
-
-`kafka.*` options of the connection are those of Java's clients. Each process has one loop, in a thread of its own, and
-connections stay open as long as the process: Spark keeps Python workers from task to task, and connecting costs more
-than a small task. Nothing has to be closed in the end: a worker is killed rather than ended, and a 0.7 broker keeps
-nothing for a reader.
-"""
+"""The cluster that options name. `kafka.*` options of the connection are those of Java's clients."""
 
 from __future__ import annotations
 
-import logging
-import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from concurrent.futures import Future
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
-from random import random
+from collections.abc import Mapping
+from dataclasses import replace
 from textwrap import wrap
-from threading import Lock, Thread
-from typing import Any, TypeVar
+from typing import Any
 
-import anyio
-from anyio.from_thread import BlockingPortal
-
-from odradek.client.cluster import Cluster
-from odradek.client.connect import connect
-from odradek.client.options import Tuning
-from odradek.core.backoff import Backoff
-from odradek.errors import ConfigError, DeadlineError, OdradekError
-from odradek.io.drivers import brokers_url, zookeeper_url
+from odradek.errors import ConfigError
+from odradek.io.drivers import zookeeper_url
 from odradek.io.security import Security
+from odradek.ranges.request import ClusterConnection, numbered_brokers_url
 from odradek.spark.values import OptionMap, choice, option, parse_milliseconds, parse_text
 
-__all__ = [
-    "BOOTSTRAP",
-    "CLUSTERS",
-    "TOKEN",
-    "ClusterOptions",
-    "connected",
-    "disconnect",
-    "numbered_brokers_url",
-    "parse_cluster",
-    "retry_until",
-]
-
-T = TypeVar("T")
-
-log = logging.getLogger("odradek.spark")
+__all__ = ["BOOTSTRAP", "CLUSTERS", "TOKEN", "parse_cluster"]
 
 BOOTSTRAP = "kafka.bootstrap.servers"
 
@@ -56,45 +24,21 @@ CLUSTERS = (BOOTSTRAP, "kafka.zk.connect", "kafka.broker.list")
 PEM = "convert it to PEM (`keytool -list -rfc` for a truststore, `openssl pkcs12` for a keystore)"
 TOKEN = "the environment variable ODRADEK_SASL_TOKEN has the bearer token"
 
-PAUSES = Backoff(first_s=0.05, max_s=2.0)
+_CONNECTION = {
+    "client_id": option(parse_text, "kafka.client.id"),
+    "rack": option(parse_text, "kafka.client.rack"),
+    "request_timeout_s": option(parse_milliseconds, "kafka.request.timeout.ms"),
+}
+"""Fields of `ClusterConnection` -> the options that set them."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterOptions:
-    """A cluster to be reached over the network: arguments of `odradek.connect`. The URL may hold a password."""
-
-    url: str
-    security: Security | None = field(default=None, hash=False)  # None: the environment of each process
-    client_id: str = option(parse_text, "odradek", "kafka.client.id")
-    rack: str | None = option(parse_text, None, "kafka.client.rack")
-    request_timeout_s: float | None = option(parse_milliseconds, None, "kafka.request.timeout.ms")
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.url.partition('://')[0]}://...>"
-
-    def connect(self, tuning: Tuning | None = None) -> Cluster:
-        """Return the cluster, of which nothing is opened yet."""
-        return connect(self.url, security=self.security, rack=self.rack, client_id=self.client_id, tuning=tuning)
-
-    def tuning(self, deadline_s: float) -> Tuning:
-        """Return connection options under which no single wait exceeds the deadline of all of them together (s)."""
-        usual = Tuning()
-        return Tuning(
-            connect_timeout=min(usual.connect_timeout, deadline_s),
-            request_timeout=min(self.request_timeout_s or usual.request_timeout, deadline_s),
-        )
-
-
-# ---- options -------------------------------------------------------------------------------------------------
-
-
-def parse_cluster(option_map: OptionMap) -> ClusterOptions | None:
+def parse_cluster(option_map: OptionMap) -> ClusterConnection | None:
     """Return the cluster that the options name; None if none does.
 
     Raises ConfigError, Unsupported for what cannot work; no message has a secret.
     """
     name = option_map.one_of(*CLUSTERS)
-    cluster = option_map.fill(ClusterOptions, url="")
+    cluster = option_map.fill(ClusterConnection, _CONNECTION, url="")
     text = option_map.text(name) if name else None
     if text is None:
         return None
@@ -110,15 +54,6 @@ def parse_cluster(option_map: OptionMap) -> ClusterOptions | None:
         message = _FIELD.sub(lambda match: _OPTION_OF.get(match[1], match[0]), error.message())
         raise ConfigError(f"option {name}: {message}") from None
     return cluster
-
-
-def numbered_brokers_url(text: str) -> str:
-    """Return the URL for brokers with ids: `id:host:port,...`, as 0.7 writes broker.list, or `id@host:port`, as URLs
-    do. Raises ConfigError."""
-    items = [re.sub(r"^([0-9]+):(?=[^:]+:[0-9]+$)", r"\1@", item.strip()) for item in text.split(",")]
-    if any("@" not in item for item in items):
-        raise ConfigError("each broker needs its id, as in 1@host:9092: rows name brokers by their ids")
-    return brokers_url(",".join(items))
 
 
 _SCHEMES = {"plaintext": "kafka", "ssl": "kafka+ssl", "sasl_plaintext": "kafka+sasl", "sasl_ssl": "kafka+sasl+ssl"}
@@ -250,100 +185,3 @@ def _check_store(option_map: OptionMap, store: str, *texts: str) -> None:
         raise ConfigError(
             f"option {option}: a store of type {kind} cannot be read here: {PEM}, and set {prefix}type=PEM"
         )
-
-
-# ---- connections ---------------------------------------------------------------------------------------------
-
-
-class _Process:
-    """What one process has open. Used by one thread at a time, as everything in a Python worker."""
-
-    lock: Lock
-    portal: BlockingPortal | None
-    clusters: dict[tuple[ClusterOptions, Tuning], tuple[Cluster, AbstractContextManager[Cluster]]]
-
-    def begin(self) -> None:
-        """Have nothing open: threads, and with them loops, stay behind in the parent when a process forks."""
-        self.lock, self.portal, self.clusters = Lock(), None, {}
-
-
-_process = _Process()
-_process.begin()
-os.register_at_fork(after_in_child=_process.begin)
-
-
-@contextmanager
-def connected(where: ClusterOptions, deadline_s: float) -> Iterator[tuple[BlockingPortal, Cluster]]:
-    """Yield this cluster, opened at the first use, and the way into its event loop. When the block fails, the next one
-    opens it again.
-
-    Raises DeadlineError, which says why, if it could not be reached in time.
-    """
-    tuning = where.tuning(deadline_s)
-    key = (where, tuning)
-    with _process.lock:
-        portal = _process.portal = _process.portal or _start_loop()
-        if key not in _process.clusters:
-            opened = portal.wrap_async_context_manager(_opened(where, tuning, deadline_s))
-            _process.clusters[key] = opened.__enter__(), opened
-        cluster, block = mine = _process.clusters[key]
-    try:
-        yield portal, cluster
-    except OdradekError as error:
-        with _process.lock:
-            is_mine = _process.clusters.get(key) is mine
-            if is_mine:
-                del _process.clusters[key]
-        if is_mine:
-            block.__exit__(type(error), error, error.__traceback__)
-        raise
-
-
-def disconnect() -> None:
-    """Close everything that this process has open, as long as nothing uses it. Raises what closing raises."""
-    with _process.lock:
-        while _process.clusters:
-            _process.clusters.popitem()[1][1].__exit__(None, None, None)
-
-
-@asynccontextmanager
-async def _opened(where: ClusterOptions, tuning: Tuning, deadline_s: float) -> AsyncIterator[Cluster]:
-    async with AsyncExitStack() as stack:
-        yield await retry_until(
-            lambda: stack.enter_async_context(where.connect(tuning)), deadline_s, "connecting to the cluster"
-        )
-
-
-def _start_loop() -> BlockingPortal:
-    started: Future[BlockingPortal] = Future()
-
-    async def serve() -> None:
-        async with BlockingPortal() as portal:
-            started.set_result(portal)
-            await portal.sleep_until_stopped()
-
-    # A daemon: at the end of its process nobody waits for it.
-    Thread(target=anyio.run, args=(serve,), name="odradek", daemon=True).start()
-    return started.result()
-
-
-async def retry_until(work: Callable[[], Awaitable[T]], deadline_s: float, what: str) -> T:
-    """Call until it works, with growing pauses; no call begins after the deadline, and each has deadlines of its own.
-
-    Raises DeadlineError, with the last error, or an error that trying again does not help against.
-    """
-    until = anyio.current_time() + deadline_s
-    attempt = 0
-    while True:
-        try:
-            return await work()
-        except OdradekError as error:
-            if not error.retriable:
-                raise
-            pause = PAUSES.delay(attempt, random())
-            if anyio.current_time() + pause >= until:
-                raise DeadlineError(f"{what}: {error}", deadline_s) from error
-            if not attempt:
-                log.warning("%s: %s; retrying", what, error)
-        await anyio.sleep(pause)
-        attempt += 1

@@ -1,28 +1,34 @@
 """The options of the data source and of the sink, from the strings that Spark passes to checked values.
 
-Each option is declared once: by a field of `SourceOptions`, `SinkOptions`, `Topics` or `ClusterOptions`, or in a table
-of those that are refused or have no effect. An option that is not known, not for this kind of query or not for this
-cluster is an error. Names and meanings are those of Spark's own Kafka source and sink; `docs/howto/spark-read.md` lists
-what differs.
+Each option is declared once: in a table with the field that it sets, or in one of those that are refused or have no
+effect. An option that is not known, not for this kind of query or not for this cluster is an error. Names and meanings
+are those of Spark's own Kafka source and sink; `docs/howto/spark-read.md` lists what differs.
 """
 
 from __future__ import annotations
 
-import logging
-import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple, cast
+from typing import Literal, cast
 
-from odradek.core.interfaces import DecoderOptions, PositionUnit, ProducerRecord
-from odradek.errors import ConfigError, CorruptMessage, Rejected
+from odradek.core.interfaces import ProducerRecord
+from odradek.errors import ConfigError, Rejected
+from odradek.ranges.offsets import Positions
+from odradek.ranges.request import (
+    MESSAGE_BYTES,
+    ClusterConnection,
+    Directory,
+    ReadRequest,
+    RequestNames,
+    Topics,
+    parse_directory,
+)
 from odradek.spark import values
-from odradek.spark.cluster import BOOTSTRAP, CLUSTERS, TOKEN, ClusterOptions, parse_cluster
-from odradek.spark.planning import DataLoss, PositionGap
-from odradek.spark.values import OptionMap, Positions, choice, invalid, option
-from odradek.types import EARLIEST, LATEST, MiB, PositionSpec, TopicPartition
+from odradek.spark.cluster import BOOTSTRAP, CLUSTERS, TOKEN, parse_cluster
+from odradek.spark.values import OptionMap, choice, invalid, option
+from odradek.types import EARLIEST, LATEST, MiB, PositionSpec
 
 __all__ = [
     "IGNORED_KAFKA",
@@ -30,22 +36,11 @@ __all__ = [
     "REFUSED_KAFKA",
     "REFUSED_KAFKA07",
     "SINK_REFUSED_KAFKA",
-    "ClusterOptions",
-    "Directory",
-    "OptionNames",
     "SinkOptions",
     "SourceOptions",
-    "Topics",
-    "log_skipped",
-    "parse_directory",
     "parse_sink",
     "parse_source",
 ]
-
-log = logging.getLogger("odradek.spark")
-
-ENTRY_HEAD = 10
-"""Bytes of an entry in front of its payload (specification 2.1)."""
 
 
 # ---- options that are refused -> what to do instead ----------------------------------------------------------
@@ -162,13 +157,6 @@ SINK_IGNORED = (
 # ---- the source ----------------------------------------------------------------------------------------------
 
 
-class Directory(NamedTuple):
-    """A partition's log directory, a broker's log.dir with such directories in it, or a pattern of either."""
-
-    path: str
-    broker: int = -1  # id of the one it belongs to; -1: not said, and rows have none
-
-
 def _parse_names(text: str, option: str) -> tuple[str, ...]:
     names = [name.strip() for name in text.split(",")]
     if not all(names):
@@ -184,141 +172,68 @@ def _parse_pattern(text: str, option: str) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True)
-class Topics:
-    """The topics or partitions to read. One of three is set, or none: all logs (log directories only)."""
+_TOPICS = {
+    "names": option(_parse_names, "subscribe"),
+    "pattern": option(_parse_pattern, "subscribePattern"),
+    "partitions": option(values.parse_assign, "assign"),
+}
 
-    names: tuple[str, ...] = option(_parse_names, (), "subscribe")
-    pattern: str = option(_parse_pattern, "", "subscribePattern")  # found anywhere in the name, as by Spark
-    partitions: tuple[TopicPartition, ...] = option(values.parse_assign, (), "assign")
-    whole: bool = False  # the pattern matches the name as a whole instead
-
-    def has(self, topic: str) -> bool:
-        """Return True if this topic, or a partition of it, is selected."""
-        if self.pattern:
-            return (re.fullmatch if self.whole else re.search)(self.pattern, topic) is not None
-        if self.partitions:
-            return any(partition.topic == topic for partition in self.partitions)
-        return not self.names or topic in self.names
-
-    def has_partition(self, partition: TopicPartition) -> bool:
-        """Return True if this partition is selected. A selected one without a broker is that of any broker."""
-        plain = partition._replace(broker=-1)
-        return self.has(partition.topic) and (not self.partitions or not {partition, plain}.isdisjoint(self.partitions))
-
-    def __str__(self) -> str:
-        """Name them as Spark's own source does."""
-        if self.pattern:
-            return f"SubscribePattern[{self.pattern}]"
-        if self.partitions:
-            return f"Assign[{', '.join(map(str, self.partitions[:10]))}]"
-        return f"Subscribe[{', '.join(self.names[:10])}]"
-
-
-class OptionNames(NamedTuple):
-    """Names of options for errors: those of the data source, or of what stands for them in a pipeline file."""
-
-    skip_loss: str = "failOnDataLoss=false"
-    path: str = "option path"
-    max_message_bytes: str = "maxMessageBytes"
-
-
-OF_SPARK = OptionNames()
+_NAMES = RequestNames(
+    start="option startingOffsets",
+    end="option endingOffsets",
+    partitions="option assign",
+    pattern="subscribePattern",
+    path="option path",
+    max_message_bytes="maxMessageBytes",
+    skip_loss="failOnDataLoss=false",
+    start_at_end="startingOffsetsByTimestampStrategy=latest",
+)
 
 
 @dataclass(frozen=True, slots=True)
-class SourceOptions:
-    """Everything a reader is told. Small, and pickled into every task. Sizes are in the unit of positions."""
+class SourceOptions(ReadRequest):
+    """The request of a query. Small, and pickled into every task.
 
-    where: ClusterOptions | tuple[Directory, ...]  # of 0.7, read without a broker
-    topics: Topics
-    start: Positions
-    end: Positions = LATEST  # also of a streaming query, which has none
-    names: OptionNames = OF_SPARK
+    Args:
+        max_size: Approximate maximum of a micro-batch; None: no limit.
+        min_size: The minimum to wait for.
+        max_delay_s: How long to wait for it (s).
+    """
 
-    # Of a micro-batch: approximate maximum; the minimum to wait for, and how long.
-    max_size: int | None = option(
-        values.parse_bytes, None, "maxBytesPerTrigger", later=(values.parse_records, None, "maxOffsetsPerTrigger")
-    )
-    min_size: int = option(
-        values.parse_bytes, 0, "minBytesPerTrigger", later=(values.parse_records, 0, "minOffsetsPerTrigger")
-    )
-    max_delay_s: float = option(values.parse_seconds, 900.0, "maxTriggerDelay")
-
-    # Of tasks: approximate maximum of one, as far as `max_tasks` allows (None: that of the unit); their number (None:
-    # four for each core of the machine that plans); how many read from one broker (None: any number).
-    task_size: int | None = option(
-        values.parse_bytes, None, "maxBytesPerPartition", later=(values.parse_records, None, "maxRecordsPerPartition")
-    )
-    min_tasks: int = option(values.parse_count, 1, "minPartitions")
-    max_tasks: int | None = option(values.parse_count, None, "maxPartitions")
-    fetchers: int | None = option(values.parse_count, None, "maxFetchersPerBroker")
-
-    # Fail when something to be read is not there any more; else go on behind it.
-    fail_on_data_loss: bool = option(values.parse_boolean, True, "failOnDataLoss")
-
-    # The brokers' max.message.size: the largest payload in a log. From 0.8 on topics have limits of their own, and this
-    # only bounds memory.
-    max_message_bytes: int = option(
-        values.parse_size, 1_000_000, "maxMessageBytes", later=(values.parse_size, 64 * MiB, "maxMessageBytes")
-    )
-
-    # Bytes a fetch asks for, and how many fetches are read ahead of what Spark has taken.
-    fetch_bytes: int = option(
-        values.parse_size, 4 * MiB, "fetchBytes", "kafka.max.partition.fetch.bytes", "kafka.fetch.size"
-    )
-    fetch_ahead: int = option(values.parse_count, 4, "fetchAhead")
-
-    # How long the driver tries to get answers of brokers, and how long a task waits for bytes.
-    deadline_s: float = option(values.parse_milliseconds, 60.0, "fetchOffset.deadlineMs")
-    poll_deadline_s: float = option(values.parse_milliseconds, 120.0, "kafkaConsumer.pollTimeoutMs")
-
-    # The decoder's mode (`core.interfaces.DecoderOptions`).
-    corrupt: str = option(choice({"fail": "fail", "skip-message": "skip", "dead": "raw"}), "fail", "corrupt")
-    headers: bool = option(values.parse_boolean, False, "includeHeaders")
-
-    # Leave out what is not committed (0.11 and later).
-    read_committed: bool = option(
-        choice({"read_uncommitted": False, "read_committed": True}), False, "kafka.isolation.level"
-    )
-
-    # Begin a partition without a record of `start`'s time at its end; otherwise that is an error.
-    start_at_end: bool = option(choice({"error": False, "latest": True}), False, "startingOffsetsByTimestampStrategy")
-
-    @property
-    def max_entry(self) -> int:
-        """Bytes of the largest entry in a log."""
-        return self.max_message_bytes + ENTRY_HEAD
-
-    def decoder_options(self, *, defer: bool = False) -> DecoderOptions:
-        """Return the decoder's options. Messages larger than the limit are not read: where ranges may be cut has been
-        found with it."""
-        return DecoderOptions(
-            max_message_bytes=self.max_entry,
-            corrupt=self.corrupt,
-            defer_decompression=defer,
-            read_committed=self.read_committed,
-        )
-
-    def size_tasks(self, total: int, unit: PositionUnit) -> tuple[int, int]:
-        """Return the maximum number of tasks to read `total`, and the size above which a range is split. A task costs
-        30 to 50 ms however little it does."""
-        most = self.max_tasks or max(self.min_tasks, 4 * (os.cpu_count() or 1))
-        tasks = min(max(-(-total // (self.task_size or unit.task_size)), self.min_tasks), most)
-        return tasks, max(-(-total // tasks), unit.min_split)
-
-    def check_loss(self, gaps: Sequence[PositionGap]) -> None:
-        """Raise DataLoss for gaps if `fail_on_data_loss`; else log them."""
-        if gaps and self.fail_on_data_loss:
-            raise DataLoss(gaps, self.names.skip_loss)
-        for gap in gaps:
-            log.warning("data was lost, continuing after it: %s", gap)
+    max_size: int | None = None
+    min_size: int = 0
+    max_delay_s: float = 900.0
 
 
-def log_skipped(reports: Sequence[CorruptMessage]) -> None:
-    """Log how many corrupt messages were left out."""
-    if reports:
-        log.warning("%d corrupt messages skipped; first: %s", len(reports), reports[0])
+_SOURCE = {
+    "max_size": option(
+        values.parse_bytes, "maxBytesPerTrigger", later=option(values.parse_records, "maxOffsetsPerTrigger")
+    ),
+    "min_size": option(
+        values.parse_bytes, "minBytesPerTrigger", later=option(values.parse_records, "minOffsetsPerTrigger")
+    ),
+    "max_delay_s": option(values.parse_seconds, "maxTriggerDelay"),
+    "task_size": option(
+        values.parse_bytes, "maxBytesPerPartition", later=option(values.parse_records, "maxRecordsPerPartition")
+    ),
+    "min_tasks": option(values.parse_count, "minPartitions"),
+    "max_tasks": option(values.parse_count, "maxPartitions"),
+    "fetchers": option(values.parse_count, "maxFetchersPerBroker"),
+    "fail_on_data_loss": option(values.parse_boolean, "failOnDataLoss"),
+    "max_message_bytes": option(
+        values.parse_size,
+        "maxMessageBytes",
+        later=option(values.parse_size, "maxMessageBytes", default=MESSAGE_BYTES),
+    ),
+    "fetch_bytes": option(values.parse_size, "fetchBytes", "kafka.max.partition.fetch.bytes", "kafka.fetch.size"),
+    "fetch_ahead": option(values.parse_count, "fetchAhead"),
+    "deadline_s": option(values.parse_milliseconds, "fetchOffset.deadlineMs"),
+    "poll_deadline_s": option(values.parse_milliseconds, "kafkaConsumer.pollTimeoutMs"),
+    "corrupt": option(choice({"fail": "fail", "skip-message": "skip", "dead": "raw"}), "corrupt"),
+    "headers": option(values.parse_boolean, "includeHeaders"),
+    "read_committed": option(choice({"read_uncommitted": False, "read_committed": True}), "kafka.isolation.level"),
+    "start_at_end": option(choice({"error": False, "latest": True}), "startingOffsetsByTimestampStrategy"),
+}
 
 
 def parse_source(options: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
@@ -332,13 +247,15 @@ def parse_source(options: Mapping[str, str], *, streaming: bool | None) -> Sourc
     option_map = OptionMap(options, kafka07, refused, IGNORED_KAFKA07 if kafka07 else IGNORED_KAFKA)
     option_map.one_of(*CLUSTERS, "path", required="the location of the logs")
     where = parse_cluster(option_map) or option_map.take(_parse_directories, (), "path")
-    required = "the topics to read" if isinstance(where, ClusterOptions) else ""
+    required = "the topics to read" if isinstance(where, ClusterConnection) else ""
     option_map.one_of("subscribe", "subscribePattern", "assign", required=required)
     starts = {None: (EARLIEST, LATEST), True: (LATEST, EARLIEST), False: (EARLIEST,)}[streaming]
     parsed = option_map.fill(
         SourceOptions,
+        _SOURCE,
         where=where,
-        topics=option_map.fill(Topics),
+        topics=option_map.fill(Topics, _TOPICS),
+        names=_NAMES,
         start=_positions(option_map, "starting", starts),
         end=LATEST if streaming else _positions(option_map, "ending", (LATEST,)),
     )
@@ -371,15 +288,6 @@ def _parse_directories(text: str, option: str) -> tuple[Directory, ...]:
     return cast(tuple[Directory, ...], directories)
 
 
-def parse_directory(text: str) -> Directory | None:
-    """Return the directory of `[broker@]path`; None: it is not written so."""
-    match = _DIRECTORY.fullmatch(text)
-    return match and Directory(re.sub("^file:(//)?(?=/)", "", match[2]), int(match[1] or -1))
-
-
-_DIRECTORY = re.compile(r"\s*(?:([0-9]{1,9})@)?+(\S.*?)\s*", re.DOTALL)
-
-
 def _positions(option_map: OptionMap, which: str, anchors: tuple[PositionSpec, ...]) -> Positions:
     """Where to start or end; the first anchor is the default. As in Spark, a time for all wins over times for each,
     and those over offsets."""
@@ -398,31 +306,47 @@ def _parse_delivery(text: str, option: str) -> float:
 
 
 _COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
-_COMPRESSION = ("none", "compression", "kafka.compression.type")
+_COMPRESSION = ("compression", "kafka.compression.type")
 _ACKS: Mapping[str, Literal["all", 1, 0]] = {"all": "all", "-1": "all", "1": 1, "0": 0}
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Everything a writer is told. Small, and pickled into every task."""
+    """The options of a writer. Small, and pickled into every task.
 
-    cluster: ClusterOptions
-    topic: str = option(values.parse_text, "", "topic")  # of all rows; "": column topic says it row by row
-    compression: str = option(
+    Args:
+        cluster: Where to write.
+        topic: Of all rows; "": column topic has it, row by row.
+        compression: Of batches.
+        deliver_within_s: How long a row may be on its way before its task fails, and how long connecting may take (s).
+        max_message_bytes: The brokers' max.message.size (bytes).
+        buffer_bytes: Maximum of what a task has on its way (bytes).
+        report_path: A file on the driver, which gets a line for each commit; "": none.
+        acks: See `Cluster.producer`.
+    """
+
+    cluster: ClusterConnection
+    topic: str = ""
+    compression: str = "none"
+    deliver_within_s: float = 120.0
+    max_message_bytes: int = 1_000_000
+    buffer_bytes: int = 64 * MiB
+    report_path: str = ""
+    acks: Literal["all", 1, 0] = "all"
+
+
+_SINK = {
+    "topic": option(values.parse_text, "topic"),
+    "compression": option(
         choice({name: name for name in _COMPRESSIONS[:3]}), *_COMPRESSION,
-        later=(choice({name: name for name in _COMPRESSIONS}), *_COMPRESSION),
-    )  # fmt: skip
-
-    # How long a row may be on its way before its task fails, and how long connecting may take.
-    deliver_within_s: float = option(_parse_delivery, 120.0, "deliverWithin", "kafka.delivery.timeout.ms")
-
-    # The brokers' max.message.size; bytes that a task has on their way at most.
-    max_message_bytes: int = option(values.parse_size, 1_000_000, "maxMessageBytes", "kafka.max.request.size")
-    buffer_bytes: int = option(values.parse_size, 64 * MiB, "bufferBytes", "kafka.buffer.memory")
-
-    # A file on the driver, which gets a line for each commit; "": none.
-    report_path: str = option(values.parse_text, "", "reportPath")
-    acks: Literal["all", 1, 0] = option(choice(_ACKS), "all", "kafka.acks")
+        later=option(choice({name: name for name in _COMPRESSIONS}), *_COMPRESSION),
+    ),
+    "deliver_within_s": option(_parse_delivery, "deliverWithin", "kafka.delivery.timeout.ms"),
+    "max_message_bytes": option(values.parse_size, "maxMessageBytes", "kafka.max.request.size"),
+    "buffer_bytes": option(values.parse_size, "bufferBytes", "kafka.buffer.memory"),
+    "report_path": option(values.parse_text, "reportPath"),
+    "acks": option(choice(_ACKS), "kafka.acks"),
+}  # fmt: skip
 
 
 def parse_sink(options: Mapping[str, str]) -> SinkOptions:
@@ -430,7 +354,7 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
     kafka07 = _is_kafka07(options)
     option_map = OptionMap(options, kafka07, SINK_REFUSED_KAFKA07 if kafka07 else SINK_REFUSED_KAFKA, SINK_IGNORED)
     option_map.one_of(*CLUSTERS, required="the cluster to write to")
-    parsed = option_map.fill(SinkOptions, cluster=parse_cluster(option_map) or ClusterOptions(""))
+    parsed = option_map.fill(SinkOptions, _SINK, cluster=parse_cluster(option_map) or ClusterConnection(""))
     option_map.finish()
     if parsed.buffer_bytes < parsed.max_message_bytes:
         raise ConfigError(

@@ -35,10 +35,11 @@ from odradek.client.producer.producer import Producer
 from odradek.client.producer.results import Acks
 from odradek.errors import ConfigError, DeliveryError, OdradekError, OutcomeUnknown, Rejected
 from odradek.io.gather import gather
-from odradek.spark.cluster import connected
+from odradek.ranges.offsets import resolve_broker
+from odradek.ranges.process import connected
+from odradek.ranges.projection import together
 from odradek.spark.options import parse_sink
-from odradek.spark.schema import DestinationRows, layout, together
-from odradek.spark.values import resolve_broker
+from odradek.spark.schema import DestinationRows, layout
 from odradek.types import MiB, TopicPartition
 
 if TYPE_CHECKING:

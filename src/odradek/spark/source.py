@@ -33,13 +33,15 @@ from pyspark.sql.types import StructType
 
 from odradek.core.interfaces import Extent, Extents, PositionUnit
 from odradek.errors import ConfigError, OdradekError
-from odradek.spark import planning
-from odradek.spark.logs import find_logs, plan, plan_all, start_offsets
+from odradek.ranges import planning
+from odradek.ranges.catalog import find_logs, plan, plan_all, start_offsets
+from odradek.ranges.offsets import Offsets, ids_from_dict, offsets_from_dict, offsets_to_dict
+from odradek.ranges.projection import Projection, columns, join_small
+from odradek.ranges.reader import ColumnsChunk, read_task
+from odradek.ranges.request import Topics
 from odradek.spark.options import SourceOptions, parse_source
-from odradek.spark.range_reader import ColumnsChunk, read_task
-from odradek.spark.schema import Projection, columns, join_small, project
+from odradek.spark.schema import project
 from odradek.spark.sink import BatchWriter, StreamWriter
-from odradek.spark.values import Offsets, ids_from_dict, offsets_from_dict, offsets_to_dict
 from odradek.types import Position, TopicPartition
 
 if TYPE_CHECKING:
@@ -206,7 +208,7 @@ class StreamReader(_SourceReader, DataSourceStreamReader, SupportsTriggerAvailab
         """
         ends = offsets_to_dict({partition: Position(log.latest) for partition, log in self._seen.items()})
         metrics = lag_metrics(self._reached, self._seen, self._observed, time.monotonic(), self._logs.unit)
-        return {**ends, "description": f"Odradek[{self._options.topics}]", "metrics": metrics}
+        return {**ends, "description": f"Odradek[{_described(self._options.topics)}]", "metrics": metrics}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         tasks = plan(
@@ -223,6 +225,15 @@ class StreamReader(_SourceReader, DataSourceStreamReader, SupportsTriggerAvailab
         self._seen = self._logs.extents()
         self._observed.append((time.monotonic(), sum(log.latest for log in self._seen.values())))
         return self._seen
+
+
+def _described(topics: Topics) -> str:
+    """Return topics as Spark's own source names them."""
+    if topics.pattern:
+        return f"SubscribePattern[{topics.pattern}]"
+    if topics.partitions:
+        return f"Assign[{', '.join(map(str, topics.partitions[:10]))}]"
+    return f"Subscribe[{', '.join(topics.names[:10])}]"
 
 
 def lag_metrics(

@@ -12,7 +12,7 @@ import pytest
 from odradek.arrow import record_batch
 from odradek.errors import ConfigError
 from odradek.pipeline.decode import DEAD_FIELDS, RESERVED, DeadReason, Decoding, parse_ddl, stored_name
-from odradek.spark.schema import COLUMNS, ERROR, HEADERS
+from odradek.ranges.projection import COLUMNS, ERROR, HEADERS
 from odradek.types import Columns, TopicPartition
 
 from .records import batch, check_partition, dead_of, outcomes

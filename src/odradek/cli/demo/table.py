@@ -183,7 +183,7 @@ def _verify(file: Path) -> tuple[CommittedTable, VerifyResult]:
     from odradek.pipeline.committed import open_committed
     from odradek.pipeline.config import load
     from odradek.pipeline.verify import verify
-    from odradek.spark.cluster import disconnect
+    from odradek.ranges.process import disconnect
 
     pipeline = load(file)
     table = open_committed(pipeline, FLOW)

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from odradek.core.interfaces import BYTES, Extent, Extents, PositionUnit, SplitPoint
 from odradek.errors import OdradekError
-from odradek.spark.values import Offsets, TopicIds
+from odradek.ranges.offsets import Offsets, TopicIds
 from odradek.types import Position, TopicPartition
 
 __all__ = [
@@ -179,10 +179,10 @@ class PositionGap(NamedTuple):
 
 
 class DataLoss(OdradekError):
-    """Data that a query has to read is no longer in the logs, and `failOnDataLoss` is true. `gaps` has all of it;
-    `skip` is the option that goes on behind it."""
+    """Data that a query has to read is no longer in the logs, and that is an error. `gaps` has all of it; `skip` is the
+    option that goes on behind it."""
 
-    def __init__(self, gaps: Sequence[PositionGap], skip: str = "failOnDataLoss=false") -> None:
+    def __init__(self, gaps: Sequence[PositionGap], skip: str) -> None:
         super().__init__(tuple(gaps), skip)  # errors are pickled: arguments are the whole state
         self.gaps = tuple(gaps)
         self.hint = f"{skip} goes on behind what is missing and records it"

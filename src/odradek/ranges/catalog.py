@@ -1,4 +1,4 @@
-"""The logs that a query reads, in a cluster or in directories, and the way from its options to tasks that read them."""
+"""The logs that a query reads, in a cluster or in directories, and the way from a request to tasks that read them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from odradek.client.cluster import Cluster
 from odradek.core.interfaces import Extent, Extents, SplitPoint
 from odradek.errors import BrokerError, ConfigError, TransportError, Unsupported
 from odradek.io.gather import gather
+from odradek.ranges import planning
+from odradek.ranges.offsets import NO_IDS, Offsets, PartitionPosition, TopicIds, resolve_broker, resolve_per_partition
+from odradek.ranges.planning import Range
+from odradek.ranges.process import connected, retry_until
+from odradek.ranges.request import ClusterConnection, Directory, ReadRequest
 from odradek.segments import SegmentedLog, log_access
-from odradek.spark import planning
-from odradek.spark.cluster import ClusterOptions, connected, retry_until
-from odradek.spark.options import Directory, SourceOptions
-from odradek.spark.planning import Range
-from odradek.spark.values import NO_IDS, Offsets, PartitionPosition, TopicIds, resolve_broker, resolve_per_partition
 from odradek.types import EARLIEST, AtTime, Position, TopicPartition
 
 __all__ = [
@@ -36,7 +36,7 @@ __all__ = [
     "start_offsets",
 ]
 
-log = logging.getLogger("odradek.spark")
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ SEARCHED = 4
 Times = Mapping[TopicPartition, AtTime]
 
 
-# ---- from options to tasks -----------------------------------------------------------------------------------
+# ---- from a request to tasks -----------------------------------------------------------------------------------
 
 
 class TaskPlan(NamedTuple):
@@ -58,24 +58,24 @@ class TaskPlan(NamedTuple):
     topic_ids: TopicIds = NO_IDS
 
 
-def plan_all(logs: LogCatalog, options: SourceOptions) -> list[TaskPlan]:
+def plan_all(logs: LogCatalog, request: ReadRequest) -> list[TaskPlan]:
     """Return the tasks of a batch query.
 
-    Raises ConfigError for options that do not fit what there is, DataLoss, or that there is no answer from the logs.
+    Raises ConfigError for a request that does not fit what there is, DataLoss, or that the logs do not answer.
     """
     current = logs.extents()
-    start = start_offsets(logs, options, current)
-    ends = resolve_per_partition(current, options.end, "endingOffsets")
-    end = _resolve(logs, ends, current, "endingOffsets")
+    start = start_offsets(logs, request, current)
+    ends = resolve_per_partition(current, request.end, request.names.end)
+    end = _resolve(logs, ends, current, request.names.end, ending=True)
     for partition, last in end.items():
         if (first := start[partition]) > last:  # which is an error of Spark's own source, too
             raise ConfigError(f"{partition}: starts at {first}, but ends at {last}: nothing is between them")
-    return plan(logs, options, start, end, current)
+    return plan(logs, request, start, end, current)
 
 
 def plan(
     logs: LogCatalog,
-    options: SourceOptions,
+    request: ReadRequest,
     start: Offsets,
     end: Offsets,
     current: Extents | None = None,
@@ -91,43 +91,48 @@ def plan(
     begin, lost = planning.in_current_topics(start, start_ids, extents, ids)
     begin |= {gap.partition: min(begin[gap.partition], end.get(gap.partition, Position(0))) for gap in lost}
     ranges, gaps = planning.clip_to_logs(begin, end, extents)
-    options.check_loss([*lost, *gaps])
-    tasks, split_size = options.size_tasks(sum(part.size for part in ranges), logs.unit)
+    request.check_loss([*lost, *gaps])
+    tasks, split_size = request.size_tasks(sum(part.size for part in ranges), logs.unit)
     boundaries = logs.boundaries(planning.propose_splits(ranges, extents, split_size))
     parts = planning.split(ranges, [(cut.partition, at) for cut, at in boundaries.items() if at is not None])
-    packed = planning.pack(parts, tasks, fetchers=options.fetchers, leader=lambda at: extents[at].broker)
+    packed = planning.pack(parts, tasks, fetchers=request.fetchers, leader=lambda at: extents[at].broker)
     return [TaskPlan(task, logs.paths({part.partition for part in task}), ids) for task in packed]
 
 
-def start_offsets(logs: LogCatalog, options: SourceOptions, current: Extents) -> dict[TopicPartition, Position]:
+def start_offsets(logs: LogCatalog, request: ReadRequest, current: Extents) -> dict[TopicPartition, Position]:
     """Return the start offsets of a query that sees these logs for the first time. Raises as `plan_all`."""
-    topics = options.topics
-    assigned = {resolve_broker(partition, current.keys(), "option assign") for partition in topics.partitions}
+    topics, names = request.topics, request.names
+    assigned = {resolve_broker(partition, current.keys(), names.partitions) for partition in topics.partitions}
     missing = sorted(set(topics.names) - {partition.topic for partition in current})
     missing += map(str, sorted(assigned - current.keys()))
     if missing:  # which is an error of Spark's own source, too
         text = f"nothing has {', '.join(missing[:10])} now: no live broker, and no directory"
-        if options.fail_on_data_loss:
+        if request.fail_on_data_loss:
             raise ConfigError(
-                f"{text} (failOnDataLoss=false reads the logs that exist; subscribePattern waits for topics to come)"
+                f"{text} ({names.skip_loss} reads the logs that exist; {names.pattern} waits for topics to come)"
             )
         log.warning("%s", text)
-    wanted = resolve_per_partition(current, options.start, "startingOffsets")
-    start = _resolve(logs, wanted, current, "startingOffsets")
+    wanted = resolve_per_partition(current, request.start, names.start)
+    start = _resolve(logs, wanted, current, names.start)
     late = sorted(p for p, at in wanted.items() if isinstance(at, AtTime) and start[p] >= current[p].latest)
-    if late and not (logs.unit.exact or options.start_at_end):
+    if late and not (logs.unit.exact or request.start_at_end):
         raise ConfigError(  # as in Spark's own source
             f"no record is as late as the starting time in {', '.join(map(str, late[:10]))}: "
-            "startingOffsetsByTimestampStrategy=latest starts these at their ends"
+            f"{names.start_at_end} starts these at their ends"
         )
     return dict(sorted(start.items()))
 
 
 def _resolve(
-    logs: LogCatalog, wanted: Mapping[TopicPartition, PartitionPosition], current: Extents, option: str
+    logs: LogCatalog,
+    wanted: Mapping[TopicPartition, PartitionPosition],
+    current: Extents,
+    name: str,
+    *,
+    ending: bool = False,
 ) -> dict[TopicPartition, Position]:
     times = {partition: at for partition, at in wanted.items() if isinstance(at, AtTime)}
-    at_times = logs.at(times, ending=option.startswith("ending"))
+    at_times = logs.at(times, ending=ending)
     for partition in sorted(times.keys() - at_times.keys()):
         raise TransportError(f"{partition}: its broker is no longer registered")
     resolved = {}
@@ -146,7 +151,7 @@ def _resolve(
             unknown = "cannot verify that a message starts at this position"
             near = unknown if boundary is None else f"the next message is at {boundary}"
             raise ConfigError(
-                f"option {option}: {cut.partition} has no message boundary at {cut.position}: {near}; "
+                f"{name}: {cut.partition} has no message boundary at {cut.position}: {near}; "
                 f"the segment begins at {cut.floor}"
             )
     return resolved
@@ -156,15 +161,15 @@ def _resolve(
 
 
 class BrokerCatalog:
-    """The logs of a cluster. Each question is asked until the options' deadline; all raise OdradekError."""
+    """The logs of a cluster. Each question is asked until the deadline of the request; all raise OdradekError."""
 
-    def __init__(self, where: ClusterOptions, options: SourceOptions) -> None:
-        self._where, self._options = where, options
+    def __init__(self, where: ClusterConnection, request: ReadRequest) -> None:
+        self._where, self._request = where, request
         logs = where.connect().driver.logs
         self.unit, self.names_brokers = logs.unit, logs.names_brokers
 
     def extents(self) -> dict[TopicPartition, Extent]:
-        """Return the extent of each log that the options select. Logs of an unreachable broker are left out."""
+        """Return the extent of each log that the request selects. Logs of an unreachable broker are left out."""
         return self._ask(self._extents, "looking at the logs")
 
     def at(self, times: Times, *, ending: bool = False) -> dict[TopicPartition, Position]:
@@ -172,7 +177,7 @@ class BrokerCatalog:
 
         async def ask(cluster: Cluster) -> dict[TopicPartition, Position]:
             await _refresh(cluster)
-            committed = self._options.read_committed
+            committed = self._request.read_committed
             return await cluster.driver.logs.positions_at(times, read_committed=committed, ending=ending)
 
         return self._ask(ask, "asking for positions by time") if times else {}
@@ -205,12 +210,12 @@ class BrokerCatalog:
         return self._ask(ask, "reading the configuration of topics") if topics else set()
 
     def _ask(self, work: Callable[[Cluster], Awaitable[T]], what: str) -> T:
-        deadline_s = self._options.deadline_s
+        deadline_s = self._request.deadline_s
         with connected(self._where, deadline_s) as (portal, cluster):
             return portal.call(retry_until, partial(work, cluster), deadline_s, what)
 
     async def _extents(self, cluster: Cluster) -> dict[TopicPartition, Extent]:
-        topics = self._options.topics
+        topics = self._request.topics
         await _refresh(cluster)
         if topics.pattern:
             names = sorted(filter(topics.has, await cluster.topics()))
@@ -218,15 +223,15 @@ class BrokerCatalog:
             names = sorted({*topics.names, *(partition.topic for partition in topics.partitions)})
         partitions = [partition for some in await gather(cluster.partitions, names) for partition in some]
         published = list(filter(topics.has_partition, partitions))  # by live brokers
-        extents = await cluster.driver.logs.extents(published, read_committed=self._options.read_committed)
+        extents = await cluster.driver.logs.extents(published, read_committed=self._request.read_committed)
         if not self.names_brokers and (missing := sorted(set(published) - extents.keys())):
             raise BrokerError(5, "LEADER_NOT_AVAILABLE", f"{missing[0]}", retriable=True, refresh_metadata=True)
         return extents
 
     async def _boundary(self, cluster: Cluster, limiter: anyio.CapacityLimiter, cut: SplitPoint) -> int | None:
-        search = partial(cluster.driver.logs.boundary, cut, self._options.max_entry)
+        search = partial(cluster.driver.logs.boundary, cut, self._request.max_entry)
         async with limiter:
-            return await retry_until(search, self._options.deadline_s, f"{cut.partition}: reading at {cut.position}")
+            return await retry_until(search, self._request.deadline_s, f"{cut.partition}: reading at {cut.position}")
 
 
 async def _refresh(cluster: Cluster) -> None:
@@ -244,17 +249,17 @@ class DirectoryCatalog:
     unit = log_access.UNIT
     names_brokers = True
 
-    def __init__(self, directories: Sequence[Directory], options: SourceOptions) -> None:
-        self._directories, self._options = directories, options
+    def __init__(self, directories: Sequence[Directory], request: ReadRequest) -> None:
+        self._directories, self._request = directories, request
         self._logs: dict[TopicPartition, SegmentedLog] = {}
 
     def extents(self) -> dict[TopicPartition, Extent]:
         self._logs = {}
         for directory in self._directories:
-            for path in _paths(directory, self._options.names.path):
+            for path in _paths(directory, self._request.names.path):
                 for paths in segments.logs(path):
                     self._add(paths, directory.broker)
-        most = self._options.max_entry
+        most = self._request.max_entry
         return {
             partition: log_access.extent(paths, most)._replace(broker=partition.broker)
             for partition, paths in sorted(self._logs.items())
@@ -267,7 +272,7 @@ class DirectoryCatalog:
         }
 
     def boundaries(self, cuts: Sequence[SplitPoint]) -> dict[SplitPoint, int | None]:
-        most = self._options.max_entry
+        most = self._request.max_entry
         return {cut: log_access.boundary(self._logs[cut.partition], cut, most) for cut in cuts}
 
     def paths(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, str]:
@@ -280,15 +285,15 @@ class DirectoryCatalog:
 
     def _add(self, paths: SegmentedLog, broker: int) -> None:
         partition = paths.partition._replace(broker=broker)
-        if not self._options.topics.has_partition(partition):
+        if not self._request.topics.has_partition(partition):
             return
         if partition in self._logs:
             first, second = (log.segments[0].path.parent for log in (self._logs[partition], paths))
             if first.resolve() == second.resolve():
                 return
             what = f"{partition} is both {first} and {second}: name their brokers, as in 0@..., 1@..."
-            raise ConfigError(f"{self._options.names.path}: {what}")
-        self._logs[partition] = _connected(paths, self._options)
+            raise ConfigError(f"{self._request.names.path}: {what}")
+        self._logs[partition] = _connected(paths, self._request)
 
 
 def _paths(directory: Directory, name: str) -> list[str]:
@@ -299,14 +304,14 @@ def _paths(directory: Directory, name: str) -> list[str]:
     return paths
 
 
-def _connected(paths: SegmentedLog, options: SourceOptions) -> SegmentedLog:
+def _connected(paths: SegmentedLog, request: ReadRequest) -> SegmentedLog:
     """The log behind its last hole: there is nothing to read in a hole, and what is there cannot be reached over it."""
     for number in range(len(paths.segments) - 1, 0, -1):
         before, after = paths.segments[number - 1 : number + 1]
         if before.end != after.start:
             text = f"{before.path} ends at {before.end}, but the next segment starts at {after.start}"
-            if options.fail_on_data_loss:
-                raise ConfigError(f"{text} ({options.names.skip_loss} reads the rest)")
+            if request.fail_on_data_loss:
+                raise ConfigError(f"{text} ({request.names.skip_loss} reads the rest)")
             log.warning("%s: reading the rest", text)
             return SegmentedLog(paths.partition, paths.segments[number:])
     return paths
@@ -315,7 +320,7 @@ def _connected(paths: SegmentedLog, options: SourceOptions) -> SegmentedLog:
 LogCatalog = BrokerCatalog | DirectoryCatalog
 
 
-def find_logs(options: SourceOptions) -> LogCatalog:
-    """Return the logs that these options name. Nothing is opened yet."""
-    where = options.where
-    return BrokerCatalog(where, options) if isinstance(where, ClusterOptions) else DirectoryCatalog(where, options)
+def find_logs(request: ReadRequest) -> LogCatalog:
+    """Return the logs that a request names. Nothing is opened yet."""
+    where = request.where
+    return BrokerCatalog(where, request) if isinstance(where, ClusterConnection) else DirectoryCatalog(where, request)

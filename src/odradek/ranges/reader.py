@@ -24,16 +24,16 @@ from odradek.core.fetch.read_ahead import MIN_FETCH_BYTES, decaying_maximum
 from odradek.core.interfaces import Extent, LogDecoder, PartitionFetch, ProtocolDriver
 from odradek.errors import CorruptMessage, DeadlineError, LogTruncated, MessageTooLarge, OdradekError, OffsetOutOfRange
 from odradek.io.notifier import Notifier
+from odradek.ranges.catalog import TaskPlan
+from odradek.ranges.planning import BoundaryMismatch, Loss, PositionGap, Range, clip_to_logs
+from odradek.ranges.process import connected
+from odradek.ranges.request import ClusterConnection, ReadRequest, log_skipped
 from odradek.segments import log_access
-from odradek.spark.cluster import ClusterOptions, connected
-from odradek.spark.logs import TaskPlan
-from odradek.spark.options import SourceOptions, log_skipped
-from odradek.spark.planning import BoundaryMismatch, Loss, PositionGap, Range, clip_to_logs
 from odradek.types import Broker, Columns, KiB, Position, TopicPartition
 
 __all__ = ["ColumnsChunk", "CompletedRange", "RangeReader", "read_files", "read_task"]
 
-log = logging.getLogger("odradek.spark")
+log = logging.getLogger(__name__)
 
 PAUSES = Backoff(first_s=0.05, max_s=1.0)
 
@@ -66,15 +66,15 @@ Chunk = ColumnsChunk | CompletedRange
 class RangeReader:
     """Reads ranges of a cluster, begun in their order. An asynchronous context manager: it ends all reading."""
 
-    def __init__(self, driver: ProtocolDriver, task: TaskPlan, options: SourceOptions) -> None:
-        self.driver, self.options, self.topic_ids = driver, options, task.topic_ids
+    def __init__(self, driver: ProtocolDriver, task: TaskPlan, request: ReadRequest) -> None:
+        self.driver, self.request, self.topic_ids = driver, request, task.topic_ids
         self.held = 0  # bytes of memory, together with what fetches in flight are expected to become
-        self._limit = options.fetch_bytes * options.fetch_ahead
+        self._limit = request.fetch_bytes * request.fetch_ahead
         self._freed = Notifier()
         self.growth: dict[str, float] = {}  # of a topic from log to memory; falls slowly, as compression may vary
         self.offset_bytes: dict[str, float] = {}  # of a topic in the log, where positions are offsets; falls slowly
         self._ranges = iter(task.ranges)
-        self._running = min(options.fetch_ahead, len(task.ranges))
+        self._running = min(request.fetch_ahead, len(task.ranges))
         self._chunks: list[Chunk] = []
         self._waiting = 0  # bytes of memory of these chunks
         self._failure: Exception | None = None
@@ -127,7 +127,7 @@ class RangeReader:
         and nothing else meanwhile. A claim larger than the limit is granted when nothing else is held.
         """
         while True:
-            growth, most = self.growth.get(topic), min(self.options.fetch_bytes, left)
+            growth, most = self.growth.get(topic), min(self.request.fetch_bytes, left)
             if growth is None:
                 size, memory = min(FIRST_BYTES, most), self._limit
             else:
@@ -149,7 +149,7 @@ class _RangeTask:
     """One range."""
 
     def __init__(self, reader: RangeReader, part: Range) -> None:
-        self._reader, self._part, self._options = reader, part, reader.options
+        self._reader, self._part, self._request = reader, part, reader.request
         self._start = part.start  # moved on where the log has lost its beginning
         self._rows = 0  # delivered since then
         self._exact = reader.driver.logs.unit.exact
@@ -182,7 +182,7 @@ class _RangeTask:
         api = self._reader.driver.broker(broker, purpose="fetch")
         if self._decoder is None:
             position = Position(self._start)
-            self._decoder = api.decoder(self._part.partition, position, self._options.decoder_options(defer=True))
+            self._decoder = api.decoder(self._part.partition, position, self._request.decoder_options(defer=True))
         decoder, begin = self._decoder, self._decoder.position
         topic, left = self._part.partition.topic, self._part.end - decoder.fetch_position
         if not self._exact:
@@ -243,7 +243,7 @@ class _RangeTask:
     def _recreated(self) -> bool:
         """Lose the rest of the range: the topic was made again since it was planned. Return False: there is no more."""
         at, end = self._start if self._decoder is None else self._decoder.position, self._part.end
-        self._options.check_loss([PositionGap(self._part.partition, Loss.RECREATED, at, end, -1, -1, end)])
+        self._request.check_loss([PositionGap(self._part.partition, Loss.RECREATED, at, end, -1, -1, end)])
         self._complete(at)
         return False
 
@@ -258,7 +258,7 @@ class _RangeTask:
         return replica or metadata.table.leader(partition)
 
     async def _wait(self, who: str, error: OdradekError) -> None:
-        deadline_s = self._options.poll_deadline_s
+        deadline_s = self._request.poll_deadline_s
         if anyio.current_time() - self._progress_at >= deadline_s:
             raise DeadlineError(f"{self._where}: {who}{error}", deadline_s) from error
         if not self._attempts:
@@ -310,7 +310,7 @@ class _RangeTask:
         if gap is None:
             await self._wait(f"broker {broker.id}: ", trouble)
             return True
-        self._options.check_loss([gap])
+        self._request.check_loss([gap])
         self._complete(gap.start)
         self._start, self._decoder = gap.resumed, None
         return gap.resumed < self._part.end
@@ -320,7 +320,7 @@ class _RangeTask:
         partition, extents = self._part.partition, dict[TopicPartition, Extent]()
         if error is None or not error.refresh_metadata:  # the broker has the partition
             try:
-                logs, committed = self._reader.driver.logs, self._options.read_committed
+                logs, committed = self._reader.driver.logs, self._request.read_committed
                 if not (extents := await logs.extents([partition], read_committed=committed)):
                     return None
             except OdradekError as failure:
@@ -334,32 +334,32 @@ class _RangeTask:
 # ---- one task ------------------------------------------------------------------------------------------------
 
 
-def read_task(task: TaskPlan, options: SourceOptions) -> Generator[Chunk, None, None]:
+def read_task(task: TaskPlan, request: ReadRequest) -> Generator[Chunk, None, None]:
     """Yield the rows of a task's ranges, and each range when it was read to its end.
 
     Raises OdradekError or OSError if a range cannot be read as it was planned.
     """
     try:
-        if isinstance(options.where, ClusterOptions):
+        if isinstance(request.where, ClusterConnection):
             with (
-                connected(options.where, options.poll_deadline_s) as (portal, cluster),
-                portal.wrap_async_context_manager(RangeReader(cluster.driver, task, options)) as reader,
+                connected(request.where, request.poll_deadline_s) as (portal, cluster),
+                portal.wrap_async_context_manager(RangeReader(cluster.driver, task, request)) as reader,
             ):
                 while chunks := portal.call(reader.take):
                     yield from chunks
             return
         for part in task.ranges:
             count = 0
-            for rows in read_files(part, task.paths[part.partition], options):
+            for rows in read_files(part, task.paths[part.partition], request):
                 count += len(rows.values)
                 yield ColumnsChunk(part.partition, rows)
             yield CompletedRange(*part, count)
     except MessageTooLarge as error:  # with the option as users know it
-        name = options.names.max_message_bytes
+        name = request.names.max_message_bytes
         raise MessageTooLarge(error.partition, error.position, error.size, error.limit, name) from None
 
 
-def read_files(part: Range, path: str, options: SourceOptions) -> Iterator[Columns]:
+def read_files(part: Range, path: str, request: ReadRequest) -> Iterator[Columns]:
     """Yield the rows of a range, some MiB at a time.
 
     Raises BoundaryMismatch (also at the end of a segment in it), CorruptMessage, MessageTooLarge, DataLoss, OSError.
@@ -369,13 +369,13 @@ def read_files(part: Range, path: str, options: SourceOptions) -> Iterator[Colum
         if segment.end <= at or part.end <= segment.start:
             continue
         if segment.start > at:
-            options.check_loss([PositionGap(part.partition, Loss.EXPIRED, at, segment.start, -1, -1, part.end)])
+            request.check_loss([PositionGap(part.partition, Loss.EXPIRED, at, segment.start, -1, -1, part.end)])
         at, end = max(at, segment.start), min(segment.end, part.end)
-        decoder = log_access.decoder(part.partition, Position(at), options.decoder_options())
+        decoder = log_access.decoder(part.partition, Position(at), request.decoder_options())
         yield from (columns for columns in segment.decode(decoder, end, log_access.CHUNK) if columns.values)
         log_skipped(decoder.take_reports())
         if decoder.position != end:
             raise BoundaryMismatch(str(part.partition), at, end, decoder.position)
         at = segment.end
     if at < part.end:
-        options.check_loss([PositionGap(part.partition, Loss.TRUNCATED, at, part.end, -1, -1, part.end)])
+        request.check_loss([PositionGap(part.partition, Loss.TRUNCATED, at, part.end, -1, -1, part.end)])
