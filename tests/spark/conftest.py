@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 import odradek
-from odradek.ranges import process
 from odradek.spark.session import session
+
+from ..ranges.conftest import disconnected
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+__all__ = ["disconnected", "spark"]
 
 SOURCES = str(Path(odradek.__file__).parents[1])
 
@@ -39,10 +42,3 @@ def spark() -> Iterator[SparkSession]:
             del os.environ["PYTHONPATH"]
         else:
             os.environ["PYTHONPATH"] = before
-
-
-@pytest.fixture(autouse=True)
-def disconnected() -> Iterator[None]:
-    """Connections that a test made in this process do not outlive what they lead to."""
-    yield
-    process.disconnect()

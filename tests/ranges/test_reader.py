@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.spark.made import batch_reader, read_all, rows_of, write_log
 
 from odradek.errors import ConfigError, DeadlineError
 from odradek.ranges import process
@@ -15,8 +16,6 @@ from odradek.testing import Kafka07Broker
 from odradek.types import KiB, MiB
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import encode_set
-
-from .made import batch_reader, read_all, rows_of, write_log
 
 Start = Callable[..., Kafka07Broker]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.spark.made import batch_reader, batch_rows, hard_log, read_all, rows_of, write_log
 
 from odradek.core.interfaces import BYTES, Extent
 from odradek.errors import ConfigError, CorruptMessage, MessageTooLarge
@@ -15,8 +16,6 @@ from odradek.ranges.catalog import DirectoryCatalog
 from odradek.spark.options import parse_source
 from odradek.types import TopicPartition
 from odradek.wire.kafka07.message_set import encode_set
-
-from .made import batch_reader, batch_rows, hard_log, read_all, rows_of, write_log
 
 MOST = 2000
 ORDERS = TopicPartition("orders", 0)
