@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from odradek.errors import ConfigError
+from odradek.errors import ConfigError, MessageTooLarge
 from odradek.pipeline import monitoring
 from odradek.pipeline.config import Pipeline, PipelineFileError, load
 from odradek.pipeline.flow import open_flow
-from odradek.pipeline.source import cluster_url, read_request
+from odradek.pipeline.source import LogReader, cluster_url, read_request
+from odradek.ranges.planning import Range
+from odradek.types import TopicPartition
+from odradek.wire.kafka07.message_set import encode_set
 
 SMALL = """
 [source]
@@ -301,6 +304,46 @@ def test_log_directories_that_there_are_not_are_a_mistake_of_their_key(written: 
     with pytest.raises(ConfigError) as caught:
         open_flow(pipeline, "orders")
     assert str(caught.value) == f"{written}:3: source.logs: '{written.parent}/nowhere': no such file or directory"
+
+
+def write_segment(directory: Path, start: int, *values: bytes) -> int:
+    """Write a segment; return where it ends."""
+    directory.mkdir(parents=True, exist_ok=True)
+    data = encode_set(list(values))
+    (directory / f"{start:020}.kafka").write_bytes(data)
+    return start + len(data)
+
+
+def test_directories_of_one_partition_are_a_mistake_of_their_key(written: Path) -> None:
+    for name in "ab":
+        write_segment(written.parent / name / "orders-0", 0, b"v")
+    pipeline = read(written, SMALL.replace('zookeeper = "zk:2181"', 'logs = ["a", "b"]'))
+    with pytest.raises(ConfigError) as caught:
+        open_flow(pipeline, "orders")
+    assert str(caught.value).startswith(f"{written}:3: source.logs: orders/0 is both {written.parent}/a/orders-0 and ")
+
+
+def test_a_hole_in_a_log_directory_names_the_key_that_accepts_it(written: Path) -> None:
+    end = write_segment(written.parent / "a" / "orders-0", 0, b"v")
+    write_segment(written.parent / "a" / "orders-0", end + 7, b"v")
+    text = SMALL.replace('zookeeper = "zk:2181"', 'logs = ["a"]')
+    with pytest.raises(ConfigError, match=r'\(data_loss = "skip" reads the rest\)'):
+        open_flow(read(written, text), "orders")
+    accepted = open_flow(read(written, text.replace("[flows.orders]", '[flows.orders]\ndata_loss = "skip"')), "orders")
+    assert [log.earliest for log in accepted.backlog] == [end + 7]
+
+
+@pytest.mark.parametrize(("line", "at"), [("max_message_bytes = 300", 4), ("", 2)])
+def test_a_message_that_is_too_large_names_the_key_of_the_limit(written: Path, line: str, at: int) -> None:
+    size = 400 if line else 1_000_001
+    end = write_segment(written.parent / "a" / "orders-0", 0, bytes(size))
+    pipeline = read(written, SMALL.replace('zookeeper = "zk:2181"', f'logs = ["a"]\n{line}'))
+    partition = TopicPartition("orders", 0)
+    reader = LogReader(pipeline, [partition])
+    reader.extents()
+    with pytest.raises(MessageTooLarge) as caught:
+        list(reader.read([Range(partition, 0, end)]))
+    assert str(caught.value).endswith(f"(raise {written}:{at}: source.max_message_bytes)")
 
 
 SECRET = "s3cr3t"
