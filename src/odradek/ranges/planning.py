@@ -20,7 +20,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from itertools import pairwise
-from operator import attrgetter
 from typing import NamedTuple
 
 from odradek.core.interfaces import BYTES, Extent, Extents, PositionUnit, SplitPoint
@@ -317,9 +316,7 @@ def split(ranges: Iterable[Range], boundaries: Iterable[tuple[TopicPartition, in
     return parts
 
 
-def pack(
-    parts: Iterable[Range], tasks: int, *, fetchers: int | None = None, leader: Leader = attrgetter("broker")
-) -> list[tuple[Range, ...]]:
+def pack(parts: Iterable[Range], tasks: int, *, leader: Leader, fetchers: int | None = None) -> list[tuple[Range, ...]]:
     """Distribute pieces over at most so many tasks of about the same size: the largest first, each to the task that has
     least so far, which is at most a third above the best there is. Return the ranges of each, in reading order.
 
@@ -327,8 +324,8 @@ def pack(
     all of them at once.
 
     Args:
+        leader: Returns the id of the broker that serves a partition.
         fetchers: At most so many tasks read from one broker, even if they become larger for that.
-        leader: Returns the id of the broker that serves a partition; the default is that of its name, as in 0.7.
     """
     bundles: list[Sequence[Range]] = [(part,) for part in parts if part.size > 0]  # each goes to one task
     if fetchers is not None:
