@@ -11,14 +11,12 @@ import click
 import odradek as od
 from odradek.client.options import LARGEST_MESSAGE
 from odradek.core.admin import Results
+from odradek.core.interfaces import Extent
 from odradek.types import EARLIEST, LATEST, Position, Record, TopicPartition, by_broker
 
 __all__ = ["PartitionExtent", "delete_described", "extents", "find_partitions", "last_records", "message_limit"]
 
 T = TypeVar("T")
-
-MAX_SEGMENTS = 1 << 20
-"""A number larger than that of any partition's segments."""
 
 
 class PartitionExtent(NamedTuple):
@@ -62,27 +60,29 @@ async def last_records(
 
     Logs can only be read forwards, from known boundaries: read range by range, from the last one back.
     """
-    broker = k.driver.metadata.table.leader(partition)
-    if broker is None:
+    logs = k.driver.logs
+    extent = (await logs.extents([partition])).get(partition)
+    if extent is None:
         raise click.ClickException(f"{partition}: its broker is not registered")
-    segment_starts = await k.driver.broker(broker, purpose="control").positions(partition, LATEST, MAX_SEGMENTS)
-    boundaries = segment_starts if k.driver.logs.unit.exact else _boundaries(segment_starts, count)
+    boundaries = extent.boundaries[::-1] if logs.unit.exact else _boundaries(extent, count)
     ranges: list[list[Record]] = []
     for end, begin in pairwise(boundaries):
         if sum(map(len, ranges)) >= count:
             break
-        async with k.reader({partition: begin}, until=end, max_message_bytes=max_message_bytes) as r:
+        async with k.reader(
+            {partition: Position(begin)}, until=Position(end), max_message_bytes=max_message_bytes
+        ) as r:
             ranges.append(await _tail(r, count))
     records = list(chain.from_iterable(reversed(ranges)))
-    return records[-count:] if count else [], segment_starts[0]
+    return records[-count:] if count else [], Position(extent.latest)
 
 
-def _boundaries(ends: Sequence[Position], count: int) -> list[Position]:
+def _boundaries(extent: Extent, count: int) -> list[int]:
     """Return where to cut a log whose positions count messages, newest first: ranges of `count` messages, then twice as
     many and so on, because some positions may have no message."""
-    boundaries, size = [ends[0]], max(1, count)
-    while boundaries[-1] > ends[-1]:
-        boundaries.append(Position(max(ends[-1], boundaries[-1] - size)))
+    boundaries, size = [extent.latest], max(1, count)
+    while boundaries[-1] > extent.earliest:
+        boundaries.append(max(extent.earliest, boundaries[-1] - size))
         size *= 2
     return boundaries
 

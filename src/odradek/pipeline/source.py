@@ -77,7 +77,6 @@ def read_request(pipeline: Pipeline, name: str) -> ReadRequest:
         start=STARTS[flow.start],
         fail_on_data_loss=flow.data_loss == "fail",
         corrupt=CORRUPT[flow.corrupt],
-        headers=True,
         fetchers=pipeline.source.fetchers_per_broker,
     )
 

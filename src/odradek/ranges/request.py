@@ -159,7 +159,6 @@ class ReadRequest:
         deadline_s: How long planning tries to get answers of brokers (s).
         poll_deadline_s: How long a task waits for bytes (s).
         corrupt: The decoder's mode: see `DecoderOptions`.
-        headers: Rows have a column of headers.
         read_committed: Leave out what is not committed (0.11 and later).
         start_at_end: Begin a partition without a record of `start`'s time at its end; otherwise that is an error.
     """
@@ -180,7 +179,6 @@ class ReadRequest:
     deadline_s: float = 60.0
     poll_deadline_s: float = 120.0
     corrupt: str = "fail"
-    headers: bool = False
     read_committed: bool = False
     start_at_end: bool = False
 

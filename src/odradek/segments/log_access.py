@@ -28,24 +28,24 @@ TAIL = 4
 """Times the largest message: so far from its end the last segment is followed to where its last message ends."""
 
 
-def extent(paths: SegmentedLog, max_entry_bytes: int) -> Extent:
+def extent(segmented: SegmentedLog, max_entry_bytes: int) -> Extent:
     """Return the extent of a log: it ends where its last whole message ends."""
-    starts = tuple(segment.start for segment in paths.segments)
-    return Extent(paths.start, _end(paths, max_entry_bytes), starts, paths.partition.broker)
+    starts = tuple(segment.start for segment in segmented.segments)
+    return Extent(segmented.start, _end(segmented, max_entry_bytes), starts, segmented.partition.broker)
 
 
-def position_at(paths: SegmentedLog, at: AtTime, *, ending: bool = False) -> Position:
+def position_at(segmented: SegmentedLog, at: AtTime, *, ending: bool = False) -> Position:
     """Return the position of a time, like a broker of 0.7; it may be behind the end of the log, in what is torn
     there."""
-    written = [segment for segment in paths.segments if segment.path.stat().st_mtime <= at.seconds]
-    newest = written[-1] if written else paths.segments[0]
+    written = [segment for segment in segmented.segments if segment.path.stat().st_mtime <= at.seconds]
+    newest = written[-1] if written else segmented.segments[0]
     return newest.end if ending and written else newest.start
 
 
-def boundary(paths: SegmentedLog, cut: SplitPoint, max_entry_bytes: int) -> int | None:
+def boundary(segmented: SegmentedLog, cut: SplitPoint, max_entry_bytes: int) -> int | None:
     """Return the first position at or after a cut that is proved to be where a message begins; None where that cannot
     be proved."""
-    segment = next(segment for segment in paths.segments if segment.end > cut.floor)
+    segment = next(segment for segment in segmented.segments if segment.end > cut.floor)
     return _search(segment, cut._replace(ceiling=min(cut.ceiling, segment.end)), max_entry_bytes)
 
 
@@ -66,14 +66,14 @@ def _search(segment: SegmentFile, cut: SplitPoint, most: int, *, torn: bool = Fa
     return search.proved
 
 
-def _end(paths: SegmentedLog, most: int) -> Position:
+def _end(segmented: SegmentedLog, most: int) -> Position:
     """Return where the last whole message ends: a file that is or was being written to ends anywhere.
 
     Only the end is looked at, if a boundary can be proved in front of it. Where a length makes no sense, the end is
     that of the file, so that the damage is met and not taken for an end.
     """
-    segment = paths.segments[-1]
-    cut = SplitPoint(paths.partition, max(segment.start, segment.end - TAIL * most), segment.start, segment.end)
+    segment = segmented.segments[-1]
+    cut = SplitPoint(segmented.partition, max(segment.start, segment.end - TAIL * most), segment.start, segment.end)
     begin = _search(segment, cut, most, torn=True)
     at = segment.start if begin is None else begin
     with segment.path.open("rb", buffering=0) as file:

@@ -198,11 +198,13 @@ class SourceOptions(ReadRequest):
         max_size: Approximate maximum of a micro-batch; None: no limit.
         min_size: The minimum to wait for.
         max_delay_s: How long to wait for it (s).
+        headers: Rows have a column of headers.
     """
 
     max_size: int | None = None
     min_size: int = 0
     max_delay_s: float = 900.0
+    headers: bool = False
 
 
 _SOURCE = {
