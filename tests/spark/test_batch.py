@@ -19,8 +19,8 @@ from odradek.core.kafka07.znodes import broker_data
 from odradek.errors import ConfigError, CorruptMessage, DeadlineError, MessageTooLarge, Unsupported
 from odradek.io.kafka07.log_access import Kafka07LogAccess
 from odradek.ranges import process
-from odradek.ranges.catalog import DirectoryCatalog, TaskPlan
-from odradek.ranges.planning import BoundaryMismatch, DataLoss, Range
+from odradek.ranges.catalog import DirectoryCatalog
+from odradek.ranges.planning import BoundaryMismatch, DataLoss, Range, TaskPlan
 from odradek.spark.source import BatchReader, OdradekSource, StreamReader
 from odradek.testing import FaultProxy, Kafka07Broker, ZooKeeperServer
 from odradek.types import TopicPartition

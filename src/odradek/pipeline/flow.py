@@ -64,8 +64,8 @@ from odradek.pipeline.source import (
 from odradek.pipeline.table import UNLISTED_S, DataFile, Table, TableOptions, make_table
 from odradek.pipeline.task import TaskJob, TaskOutput, TimeRule, check_time, dead_schema, record_schema
 from odradek.pipeline.write import FileWriter, SmallGroups, WriteTarget
-from odradek.ranges.catalog import TaskPlan, find_logs, plan, start_offsets
-from odradek.ranges.planning import DataLoss, PositionGap, in_current_topics, topic_ids, within
+from odradek.ranges.catalog import find_logs, plan, start_offsets
+from odradek.ranges.planning import DataLoss, PositionGap, TaskPlan, in_current_topics, topic_ids, within
 from odradek.types import MiB, TopicPartition
 
 __all__ = ["Execute", "FlowRun", "dead_options", "open_flow", "open_table", "table_options"]

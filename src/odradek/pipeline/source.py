@@ -22,11 +22,12 @@ from odradek.io.drivers import zookeeper_url
 from odradek.pipeline.commits import Gap
 from odradek.pipeline.config import Pipeline
 from odradek.pipeline.errors import InexactRead
-from odradek.ranges.catalog import TaskPlan, find_logs
+from odradek.ranges.catalog import find_logs
 from odradek.ranges.offsets import NO_IDS, Offsets, TopicIds
 from odradek.ranges.planning import (
     PositionGap,
     Range,
+    TaskPlan,
     clip_to_logs,
     end_of_micro_batch,
     end_offsets,

@@ -21,8 +21,7 @@ from odradek.pipeline.errors import InexactRead
 from odradek.pipeline.layout import RECORD_TIME, TIME, floor_hours
 from odradek.pipeline.table import DataFile
 from odradek.pipeline.write import FileWriter, SmallGroups, WriteTarget
-from odradek.ranges.catalog import TaskPlan
-from odradek.ranges.planning import Range
+from odradek.ranges.planning import Range, TaskPlan
 from odradek.ranges.projection import BROKER, COLUMNS, ERROR, HEADERS, Projection, join_small
 from odradek.ranges.reader import ColumnsChunk, CompletedRange, read_task
 from odradek.ranges.request import ReadRequest

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from glob import glob
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import anyio
 
@@ -19,7 +19,7 @@ from odradek.errors import BrokerError, ConfigError, TransportError, Unsupported
 from odradek.io.gather import gather
 from odradek.ranges import planning
 from odradek.ranges.offsets import NO_IDS, Offsets, PartitionPosition, TopicIds, resolve_broker, resolve_per_partition
-from odradek.ranges.planning import Range
+from odradek.ranges.planning import TaskPlan
 from odradek.ranges.process import connected, retry_until
 from odradek.ranges.request import ClusterConnection, Directory, ReadRequest
 from odradek.segments import SegmentedLog, log_access
@@ -29,7 +29,6 @@ __all__ = [
     "BrokerCatalog",
     "DirectoryCatalog",
     "LogCatalog",
-    "TaskPlan",
     "find_logs",
     "plan",
     "plan_all",
@@ -47,15 +46,6 @@ Times = Mapping[TopicPartition, AtTime]
 
 
 # ---- from a request to tasks -----------------------------------------------------------------------------------
-
-
-class TaskPlan(NamedTuple):
-    """The work of one task: its ranges, in reading order, their log directories (none in a cluster), and the ids of the
-    topics that they are ranges of."""
-
-    ranges: tuple[Range, ...]
-    paths: Mapping[TopicPartition, str]
-    topic_ids: TopicIds = NO_IDS
 
 
 def plan_all(logs: LogCatalog, request: ReadRequest) -> list[TaskPlan]:

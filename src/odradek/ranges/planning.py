@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from odradek.core.interfaces import BYTES, Extent, Extents, PositionUnit, SplitPoint
 from odradek.errors import OdradekError
-from odradek.ranges.offsets import Offsets, TopicIds
+from odradek.ranges.offsets import NO_IDS, Offsets, TopicIds
 from odradek.types import Position, TopicPartition
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "Loss",
     "PositionGap",
     "Range",
+    "TaskPlan",
     "clip_to_logs",
     "end_of_micro_batch",
     "end_offsets",
@@ -61,6 +62,15 @@ class Range(NamedTuple):
     def size(self) -> int:
         """Length, in the unit of its positions."""
         return self.end - self.start
+
+
+class TaskPlan(NamedTuple):
+    """The work of one task: its ranges, in reading order, their log directories (none in a cluster), and the ids of the
+    topics that they are ranges of."""
+
+    ranges: tuple[Range, ...]
+    paths: Mapping[TopicPartition, str]
+    topic_ids: TopicIds = NO_IDS
 
 
 # ---- the end of a micro-batch --------------------------------------------------------------------------------

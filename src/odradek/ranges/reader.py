@@ -24,8 +24,7 @@ from odradek.core.fetch.read_ahead import MIN_FETCH_BYTES, decaying_maximum
 from odradek.core.interfaces import Extent, LogDecoder, PartitionFetch, ProtocolDriver
 from odradek.errors import CorruptMessage, DeadlineError, LogTruncated, MessageTooLarge, OdradekError, OffsetOutOfRange
 from odradek.io.notifier import Notifier
-from odradek.ranges.catalog import TaskPlan
-from odradek.ranges.planning import BoundaryMismatch, Loss, PositionGap, Range, clip_to_logs
+from odradek.ranges.planning import BoundaryMismatch, Loss, PositionGap, Range, TaskPlan, clip_to_logs
 from odradek.ranges.process import connected
 from odradek.ranges.request import ClusterConnection, ReadRequest, log_skipped
 from odradek.segments import log_access
