@@ -283,6 +283,7 @@ class DirectoryCatalog:
                 return
             what = f"{partition} is both {first} and {second}: name their brokers, as in 0@..., 1@..."
             raise ConfigError(f"{self._request.names.path}: {what}")
+        log_access.check_readable(paths)
         self._logs[partition] = _connected(paths, self._request)
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import logging
 
 from odradek.core.interfaces import BYTES, DecoderOptions, Extent, LogDecoder, SplitPoint
+from odradek.errors import ConfigError
 from odradek.segments import SegmentedLog, SegmentFile
 from odradek.types import AtTime, MiB, Position, TopicPartition
 from odradek.wire.kafka07.boundary import BoundarySearch
 from odradek.wire.kafka07.entries import ParseStop, check_log
 from odradek.wire.kafka07.message_set import MessageSetDecoder
 
-__all__ = ["CHUNK", "UNIT", "boundary", "decoder", "extent", "position_at"]
+__all__ = ["CHUNK", "UNIT", "boundary", "check_readable", "decoder", "extent", "position_at"]
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +27,13 @@ CHUNK = 4 * MiB
 
 TAIL = 4
 """Times the largest message: so far from its end the last segment is followed to where its last message ends."""
+
+
+def check_readable(segmented: SegmentedLog) -> None:
+    """Raise ConfigError for a log of 0.8 or later: its positions are no bytes."""
+    if (path := segmented.segments[0].path).suffix == ".log":
+        what = "segments of Kafka 0.8 or later; ranges are read from those of 0.7, and from brokers"
+        raise ConfigError(f"{path.parent}: {what}")
 
 
 def extent(segmented: SegmentedLog, max_entry_bytes: int) -> Extent:
