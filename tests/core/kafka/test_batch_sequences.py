@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from odradek.core.interfaces import AnsweringBrokerPolicy, PartitionResult, ProducerRecord
-from odradek.core.kafka.batch_sequences import BatchSequences, stamp_of
+from odradek.core.kafka.batch_sequences import BatchSequences
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.partitioners import Murmur2
 from odradek.core.kafka.produce import read_produce
@@ -101,7 +101,7 @@ def texts(batch: ProduceBatch) -> str:
 
 
 def stamp(request: BrokerProduceRequest) -> Stamp:
-    made = stamp_of(request.batches[0])
+    made = request.batches[0].stamp
     assert made is not None
     return made
 

@@ -8,7 +8,7 @@ import pytest
 from tests.columns import pack
 
 from odradek.core.interfaces import DecoderOptions, PartitionBatch, ProducerRecord
-from odradek.core.kafka.produce import bytes_for, encode_records, encode_small, produce_request, read_produce
+from odradek.core.kafka.produce import bytes_for, encode_into, encode_small, read_produce
 from odradek.core.kafka.producer_state import ProducerIdentity, Stamp
 from odradek.core.kafka.versions import BrokerVersions, VersionRange
 from odradek.errors import BrokerError, MessageTooLarge, RemoteProtocolError, Unsupported
@@ -18,7 +18,6 @@ from odradek.wire.kafka.messages.data import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     PartitionProduceResponse,
-    ProduceRequest,
     ProduceResponse,
     TopicProduceResponse,
 )
@@ -64,7 +63,7 @@ def decoded(data: bytes) -> Columns:
 )
 def test_a_batch_has_the_format_of_its_broker(broker: BrokerVersions, magic: int, times: list[int] | None) -> None:
     records = (ProducerRecord(b"v", b"k"), ProducerRecord(None, b"gone", (), 5))
-    data = encode_records(batch(*records), broker, NO_LIMIT, NOW)
+    data = encode_into(batch(*records), broker, NO_LIMIT, NOW)
     columns = decoded(data)
     assert data[16] == magic
     assert list(columns.values) == [b"v", None]
@@ -84,7 +83,7 @@ def test_small_batches_are_encoded_at_once_to_the_same_bytes(stamp: Stamp | None
     batches = [PartitionBatch(WHERE, run, stamp=stamp) for run in records]
     assert encode_small(batches, V40, NO_LIMIT, NOW)
     assert [each.encoded for each in batches] == [
-        encode_records(PartitionBatch(WHERE, run, stamp=stamp), V40, NO_LIMIT, NOW) for run in records
+        encode_into(PartitionBatch(WHERE, run, stamp=stamp), V40, NO_LIMIT, NOW) for run in records
     ]
 
 
@@ -112,13 +111,13 @@ def test_what_is_not_small_and_plain_is_encoded_one_by_one(
 @pytest.mark.parametrize("values", [[b"a", b"bc"], pack([b"a", b"bc"])], ids=["list", "packed"])
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_plain_values_are_encoded_with_every_compression(values: Any, compression: str) -> None:
-    data = encode_records(PartitionBatch(WHERE, values, compression), V40, NO_LIMIT, NOW)
+    data = encode_into(PartitionBatch(WHERE, values, compression), V40, NO_LIMIT, NOW)
     assert list(decoded(data).values) == [b"a", b"bc"]
 
 
 def test_headers_are_kept() -> None:
     headers = (("a", b"1"), ("b", None))
-    data = encode_records(batch(b"x", ProducerRecord(b"v", None, headers)), V011, NO_LIMIT, NOW)
+    data = encode_into(batch(b"x", ProducerRecord(b"v", None, headers)), V011, NO_LIMIT, NOW)
     assert [tuple(row) for row in decoded(data).headers or ()] == [(), headers]
 
 
@@ -133,7 +132,7 @@ def test_headers_are_kept() -> None:
 )
 def test_what_a_broker_cannot_store_is_refused(made: PartitionBatch, broker: BrokerVersions, needs: str) -> None:
     with pytest.raises(Unsupported, match=needs):
-        encode_records(made, broker, NO_LIMIT, NOW)
+        encode_into(made, broker, NO_LIMIT, NOW)
 
 
 @pytest.mark.parametrize(
@@ -151,10 +150,10 @@ def test_the_size_limit_is_that_of_the_unit_that_the_broker_checks(
 ) -> None:
     made = batch(bytes(50), bytes(range(50)), compression=compression)
     if fits:
-        assert encode_records(made, broker, limit, NOW)
+        assert encode_into(made, broker, limit, NOW)
     else:
         with pytest.raises(MessageTooLarge, match=f"larger than {limit}"):
-            encode_records(made, broker, limit, NOW)
+            encode_into(made, broker, limit, NOW)
 
 
 def test_a_batch_is_encoded_again_only_for_another_format() -> None:
@@ -180,20 +179,8 @@ def test_a_batch_of_a_transaction_says_so() -> None:
     made = batch(b"v", stamp=Stamp(WHERE, ProducerIdentity(7, 3, "tx"), 0, 1))
     data = bytes_for(made, V40, NO_LIMIT, NOW)
     assert batch_header(memoryview(data)).is_transactional
-    assert produce_request([made], acks=-1, timeout_ms=5, topic_ids={}).transactional_id == "tx"
     plain = bytes_for(batch(b"v", stamp=Stamp(WHERE, ProducerIdentity(7, 3), 0, 1)), V40, NO_LIMIT, NOW)
     assert not batch_header(memoryview(plain)).is_transactional
-
-
-def test_batches_are_grouped_by_topic() -> None:
-    first = PartitionBatch(WHERE, [b"v"], encoded=b"1")
-    others = PartitionBatch(TopicPartition("u", 3), [b"x"], encoded=b"2")
-    request = produce_request([first, others], acks=-1, timeout_ms=5, topic_ids={"t": bytes(16)})
-    assert isinstance(request, ProduceRequest)
-    assert [(t.name, [(p.index, p.records) for p in t.partition_data]) for t in request.topic_data] == [
-        ("t", [(0, b"1")]),
-        ("u", [(3, b"2")]),
-    ]
 
 
 def answer(code: int = 0, *, topic_id: bytes = bytes(16), **fields: Any) -> ProduceResponse:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.core.interfaces import AnsweringBrokerPolicy, ProducerRecord
-from odradek.core.kafka.batch_sequences import BatchSequences, stamp_of
+from odradek.core.kafka.batch_sequences import BatchSequences
 from odradek.core.kafka.produce import read_produce
 from odradek.core.kafka.producer_state import IdempotentProducer, ProducerIdentity, Stamp
 from odradek.core.kafka07.routing import BrokersChanged, Kafka07RoutingTable, TopicChanged
@@ -151,7 +151,7 @@ class World:
     def send(self) -> None:
         while (request := self.acc.broker_queue(1).next_request(1.0)) is not None:
             (batch,) = request.batches
-            stamp = stamp_of(batch)
+            stamp = batch.stamp
             assert stamp is not None
             self.requests.append(Sent(request, stamp, numbers(batch)))
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from odradek.core.interfaces import PartitionResult, ProducerRecord
+from odradek.core.interfaces import PartitionResult, ProducerIdentity, ProducerRecord, Stamp
 from odradek.core.kafka07.refusal import MAX_REFUSALS, ClosingBrokerPolicy
 from odradek.core.kafka07.routing import BrokersChanged, Kafka07RoutingTable, TopicChanged
 from odradek.core.produce.accumulator import Accumulator
@@ -973,7 +973,8 @@ def test_a_batch_that_is_used_again_is_like_a_new_one() -> None:
     bench, other = Bench(), Bench()
     bench.put("a", to=0)
     (batch,) = bench.next().batches
-    batch.encoded, batch.stamp = b"as Kafka does", object()
+    batch.encoded, batch.stamp = b"as Kafka does", Stamp(batch.partition, ProducerIdentity(7, 0), 0, 1)
+    batch.encoded_stamp = batch.stamp
     batch.result = PartitionResult(batch.partition)
     bench.acc.live.finished.clear()
     bench.confirm(bench.acc.broker_queue(1).in_flight[0])

@@ -32,7 +32,6 @@ from odradek.wire.kafka.messages.data import (
     FetchPartitionData,
     FetchRequest,
     FetchResponse,
-    ProduceRequest,
 )
 from odradek.wire.kafka.messages.metadata import (
     ApiVersion,
@@ -131,18 +130,6 @@ async def test_a_response_may_have_a_decoder_of_its_own_that_gets_bytes_as_they_
         assert (await response).responses[0].topic == "t"
     assert sum(fed) == 100
     assert len(fed) > 2
-
-
-async def test_a_request_without_a_response_is_done_once_it_is_written() -> None:
-    peer = Peer()
-    peer.answers[ProduceRequest] = lambda request, version: None
-    async with connection_to(peer) as connection:
-        nothing: InFlightRequest[None] = connection.submit_decoded(
-            ProduceRequest, lambda versions: ProduceRequest(acks=0), None
-        )
-        assert await outcome(nothing) is None
-        assert await connection.submit(MetadataRequest()) == MetadataResponse(topics=())
-    assert [name.split()[0] for name in peer.names()[2:]] == ["Produce", "Metadata"]
 
 
 # ---- pauses ------------------------------------------------------------------------------------------------------

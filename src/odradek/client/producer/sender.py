@@ -125,7 +125,7 @@ class Sender:
         try:
             while queue.waiting or queue.closed or queue.isolated:
                 now, broker = self._clock(), self._accumulator.table.brokers.get(self._broker)
-                if broker is None or now < self._retry_at or self._connection_changed(broker):
+                if broker is None or now < self._retry_at or (self._outstanding and self._connection_changed(broker)):
                     at = self._next_wake_up()
                     break
                 client = self._driver.broker(broker, purpose="produce")

@@ -13,9 +13,11 @@ from .produce import (
     AnsweringBrokerPolicy,
     PartitionBatch,
     PartitionResult,
+    ProducerIdentity,
     ProducerRecord,
     ProducerSequences,
     RefusalPolicy,
+    Stamp,
 )
 from .transactions import ConsumerPositions, DeliveredBatch, ProducerTransactions
 
@@ -41,6 +43,7 @@ __all__ = [
     "PartitionResult",
     "PendingResult",
     "PositionUnit",
+    "ProducerIdentity",
     "ProducerRecord",
     "ProducerSequences",
     "ProducerTransactions",
@@ -49,5 +52,6 @@ __all__ = [
     "RefusalPolicy",
     "RoutingTable",
     "SplitPoint",
+    "Stamp",
     "Subscription",
 ]

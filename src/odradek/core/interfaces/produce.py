@@ -10,12 +10,16 @@ from odradek.errors import OdradekError
 from odradek.types import Position, TopicPartition
 
 __all__ = [
+    "SEQUENCES",
     "AnsweringBrokerPolicy",
     "PartitionBatch",
     "PartitionResult",
+    "ProducerIdentity",
     "ProducerRecord",
     "ProducerSequences",
     "RefusalPolicy",
+    "Stamp",
+    "next_sequence",
 ]
 
 
@@ -35,6 +39,55 @@ class ProducerRecord(NamedTuple):
     timestamp: int | None = None
 
 
+SEQUENCES = 1 << 31
+"""Number of sequences: they begin again at 0."""
+
+
+def next_sequence(sequence: int, count: int) -> int:
+    """Return the sequence `count` records after `sequence`; 2^31 - 1 is followed by 0."""
+    return (sequence + count) % SEQUENCES
+
+
+class ProducerIdentity(NamedTuple):
+    """Id that the cluster gave to a producer, and the epoch that tells its incarnations apart.
+
+    Args:
+        producer_id: The id.
+        epoch: The epoch.
+        transactional_id: What the producer writes is part of transactions of this id.
+        transactions_v2: They follow the second protocol (KIP-890).
+    """
+
+    producer_id: int
+    epoch: int
+    transactional_id: str | None = None
+    transactions_v2: bool = False
+
+    def __repr__(self) -> str:
+        return f"ProducerIdentity(producer_id={self.producer_id}, epoch={self.epoch})"
+
+
+class Stamp(NamedTuple):
+    """Identity by which brokers recognise a batch: the same on every attempt that may have been written.
+
+    Args:
+        partition: The partition of the batch.
+        producer: The id and epoch it is sent with.
+        base_sequence: The sequence of its first record.
+        records: Number of records in it.
+    """
+
+    partition: TopicPartition
+    producer: ProducerIdentity
+    base_sequence: int
+    records: int
+
+    @property
+    def following(self) -> int:
+        """The base sequence of the batch after this one."""
+        return next_sequence(self.base_sequence, self.records)
+
+
 @dataclass(eq=False, slots=True)
 class PartitionBatch:
     """The records that go to one partition in one request.
@@ -49,6 +102,7 @@ class PartitionBatch:
             flight to that broker; 0: no restriction. Set by a `RefusalPolicy`, as is `refusals`.
         refusals: How often the broker closed the connection on this batch when it was alone.
         stamp: What `ProducerSequences` identifies the batch with; None: nothing does.
+        encoded_stamp: The stamp that is part of `encoded`.
         may_be_written: An earlier attempt may have been applied. From then on the batch is neither moved nor divided,
             and keeps its stamp.
     """
@@ -59,7 +113,8 @@ class PartitionBatch:
     encoded: bytes | None = None
     isolate_with: int = 0
     refusals: int = 0
-    stamp: object | None = None
+    stamp: Stamp | None = None
+    encoded_stamp: Stamp | None = None
     may_be_written: bool = False
 
 

@@ -8,22 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from odradek.core.interfaces import PartitionBatch, PartitionResult
-from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.producer_state import MAX_IN_FLIGHT, IdempotentProducer, NextStep, Stamp
 from odradek.errors import BrokerError, Fenced, MessageTooLarge
 from odradek.types import TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 
-__all__ = ["BatchSequences", "stamp_of"]
+__all__ = ["BatchSequences"]
 
 _AGAIN = (NextStep.RETRY, NextStep.REFRESH)
-
-
-def stamp_of(batch: PartitionBatch) -> Stamp | None:
-    """Return the stamp of a batch; None: its producer is not idempotent."""
-    stamp = batch.stamp
-    assert stamp is None or isinstance(stamp, Stamp)
-    return stamp
+_TOO_LARGE = ErrorCode.MESSAGE_TOO_LARGE
 
 
 class BatchSequences:
@@ -60,9 +53,9 @@ class BatchSequences:
 
     def may_send(self, batch: PartitionBatch) -> bool:
         """Return True if a batch may be sent now, as far as other batches of its partition are concerned."""
-        if not (self._enabled and self.ready):
+        if not self._enabled or self.producer.identity is None:
             return True
-        return self.producer.can_send(batch.partition, stamp_of(batch))
+        return self.producer.can_send(batch.partition, batch.stamp)
 
     def assign(self, batch: PartitionBatch) -> None:
         """Set the stamp of a batch that is about to be sent for the first time."""
@@ -74,14 +67,14 @@ class BatchSequences:
 
     def resolve(self, batch: PartitionBatch, result: PartitionResult) -> PartitionResult:
         """Return what a result means for a batch (see `ProducerSequences.resolve`)."""
-        stamp, error = stamp_of(batch), result.error
+        stamp, error = batch.stamp, result.error
         if stamp is None or not (error is None or isinstance(error, BrokerError | MessageTooLarge)):
             return result
         if stamp.records > 1 and (isinstance(error, MessageTooLarge) or result.record_errors):
             return result  # it will be divided, or released
         step = self.producer.answered(
             stamp,
-            _code(error),
+            ErrorCode.NONE if error is None else error.code if isinstance(error, BrokerError) else _TOO_LARGE,
             -1 if result.position is None else result.position,
             -1 if result.log_start is None else result.log_start,
             may_be_written=batch.may_be_written or (error is not None and error.sent),
@@ -102,7 +95,7 @@ class BatchSequences:
 
     def divide(self, batch: PartitionBatch, parts: Sequence[PartitionBatch]) -> None:
         """Move the numbers of a batch to parts of it (see `ProducerSequences.divide`)."""
-        stamp = stamp_of(batch)
+        stamp = batch.stamp
         if stamp is None or self._batches.get(stamp) is not batch:
             return
         del self._batches[stamp]
@@ -113,14 +106,15 @@ class BatchSequences:
 
     def release(self, batch: PartitionBatch, *, may_be_written: bool) -> None:
         """End a batch that will not be sent again (see `ProducerSequences.release`)."""
-        stamp = stamp_of(batch)
+        stamp = batch.stamp
         if stamp is None or self._batches.get(stamp) is not batch:
             return
         del self._batches[stamp]
         self.producer.give_up(stamp, may_be_written=may_be_written)
 
     def _meaning(self, step: NextStep, result: PartitionResult) -> PartitionResult:
-        """Return the result with an error whose attributes say what the decision is."""
+        """Return what a decision makes of a result. An error that stays is the batch's own, made of the code of the
+        response: its attributes say what the decision is."""
         error = result.error
         if step is NextStep.DONE:
             return result
@@ -130,14 +124,6 @@ class BatchSequences:
             return result
         if step is NextStep.FENCED:
             return result._replace(error=Fenced(self.name, error.message()))
-        own = broker_error(error.code, error.context)
-        own.sent = error.sent
-        own.retriable, own.fatal, own.fence = step in _AGAIN, step is NextStep.FATAL, False
-        own.refresh_metadata = error.refresh_metadata or step is NextStep.REFRESH
-        return result._replace(error=own)
-
-
-def _code(error: BrokerError | MessageTooLarge | None) -> int:
-    if isinstance(error, MessageTooLarge):
-        return ErrorCode.MESSAGE_TOO_LARGE
-    return ErrorCode.NONE if error is None else error.code
+        error.retriable, error.fatal, error.fence = step in _AGAIN, step is NextStep.FATAL, False
+        error.refresh_metadata |= step is NextStep.REFRESH
+        return result

@@ -1,4 +1,4 @@
-"""Batches as Produce requests, and their responses (kafka-specification.md 3, 4.2, 4.4; KIP-467).
+"""Batches as bytes, and what the responses say about each of them (kafka-specification.md 3, 4.2, 4.4; KIP-467).
 
 Pure. A batch is encoded once, in the record format of its broker; only if it then leaves on a connection to a broker of
 another release is it encoded again.
@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from odradek.core.interfaces import PartitionBatch, PartitionResult, ProducerRecord
-from odradek.core.kafka.batch_sequences import stamp_of
+from odradek.core.interfaces import PartitionBatch, PartitionResult, ProducerIdentity, ProducerRecord
 from odradek.core.kafka.broker_errors import broker_error
-from odradek.core.kafka.producer_state import Stamp
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.core.produce.batch import are_small
 from odradek.engine import Headers, PackedBytes
@@ -21,11 +19,8 @@ from odradek.wire.compression import CompressionType
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.common import NodeEndpoint
 from odradek.wire.kafka.messages.data import (
-    PartitionProduceData,
     PartitionProduceResponse,
-    ProduceRequest,
     ProduceResponse,
-    TopicProduceData,
 )
 from odradek.wire.kafka.records.encode import (
     TRANSACTIONAL,
@@ -34,25 +29,29 @@ from odradek.wire.kafka.records.encode import (
     encode_plain_batches,
     with_producer,
 )
-from odradek.wire.kafka.schema import ZERO_UUID
 
-__all__ = ["OnLeader", "bytes_for", "encode_records", "encode_small", "produce_request", "read_produce"]
+__all__ = ["MAGIC_AT", "OnLeader", "bytes_for", "encode_into", "encode_small", "read_produce"]
 
 OnLeader = Callable[[TopicPartition, int, int, Sequence[NodeEndpoint]], object]
 """Function that is told of another leader of a partition: its id, its epoch, and addresses of brokers (KIP-951)."""
 
-_MAGIC_AT = 16
+MAGIC_AT = 16
+"""Index of the record format in an encoded batch or message set."""
 
 _MAY_BE_WRITTEN = frozenset(
     {ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
 )
 """Errors after which the leader may have appended the batch, even if the response has no offset."""
 
+NOT_IDEMPOTENT = ProducerIdentity(-1, -1)
+"""The identity in batches of a producer that has none."""
+
 _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
 
-def encode_records(batch: PartitionBatch, versions: BrokerVersions, max_message_bytes: int, now_ms: int) -> bytes:
-    """Return the bytes of a batch in the record format of a broker: a record batch, or a message set.
+def encode_into(batch: PartitionBatch, versions: BrokerVersions, max_message_bytes: int, now_ms: int) -> bytes:
+    """Encode a batch in the record format of a broker - a record batch, or a message set - and return its bytes, which
+    are its `encoded` from now on.
 
     Args:
         batch: The records, and how they are compressed.
@@ -64,14 +63,15 @@ def encode_records(batch: PartitionBatch, versions: BrokerVersions, max_message_
         MessageTooLarge: A message would be larger than the limit.
         LocalProtocolError, Unsupported: The broker's format has no place for what a record has.
     """
-    compression = CompressionType.named(batch.compression)
-    magic = versions.produce_magic
-    if compression:
+    compression, magic, stamp = CompressionType.NONE, versions.produce_magic, None
+    if batch.compression != "none":
+        compression = CompressionType.named(batch.compression)
         _check_compression(compression, versions)
     values, keys, headers, timestamps = _columns(batch.records, now_ms)
     if magic == 2:
-        stamp = stamp_of(batch)
-        producer_id, epoch, sequence = _producer(stamp)
+        # A thread may encode the batch while it loses its stamp: what it is sent with is compared with this one then.
+        stamp = batch.stamp
+        producer_id, epoch, transactional_id, _ = NOT_IDEMPOTENT if stamp is None else stamp.producer
         data = encode_batch(
             values,
             keys,
@@ -80,8 +80,8 @@ def encode_records(batch: PartitionBatch, versions: BrokerVersions, max_message_
             compression=compression,
             producer_id=producer_id,
             producer_epoch=epoch,
-            base_sequence=sequence,
-            is_transactional=_is_transactional(stamp),
+            base_sequence=-1 if stamp is None else stamp.base_sequence,
+            is_transactional=transactional_id is not None,
         )
         size = len(data)
     else:
@@ -92,13 +92,14 @@ def encode_records(batch: PartitionBatch, versions: BrokerVersions, max_message_
         size = len(data) if compression or len(values) == 1 else _largest(values, keys)
     if size > max_message_bytes:
         raise MessageTooLarge(str(batch.partition), -1, size, max_message_bytes, "max_message_bytes")
+    batch.encoded, batch.encoded_stamp = data, stamp
     return data
 
 
 def encode_small(
     batches: Sequence[PartitionBatch], versions: BrokerVersions, max_message_bytes: int, now_ms: int
 ) -> bool:
-    """Encode small batches by one call of the engine, as `encode_records` does each. Arguments: as there.
+    """Encode small batches by one call of the engine, as `encode_into` does each. Arguments: as there.
 
     Returns:
         False: Nothing was encoded. They have to be encoded one by one, which also tells what is wrong with one of them.
@@ -110,56 +111,33 @@ def encode_small(
         if type(batch.records) is not list:
             return False
         runs.append(batch.records)
-        stamp = stamp_of(batch)
-        stamps.append((TRANSACTIONAL if _is_transactional(stamp) else 0, *_producer(stamp)))
+        if (stamp := batch.stamp) is None:
+            stamps.append((0, -1, -1, -1))
+        else:
+            producer_id, epoch, transactional_id, _ = stamp.producer
+            attributes = 0 if transactional_id is None else TRANSACTIONAL
+            stamps.append((attributes, producer_id, epoch, stamp.base_sequence))
     encoded = encode_plain_batches(runs, stamps, now_ms)
     if encoded is None or max(map(len, encoded), default=0) > max_message_bytes:
         return False
     for batch, data in zip(batches, encoded, strict=True):
-        batch.encoded = data
+        batch.encoded, batch.encoded_stamp = data, batch.stamp
     return True
 
 
 def bytes_for(batch: PartitionBatch, versions: BrokerVersions, max_message_bytes: int, now_ms: int) -> bytes:
-    """Return the bytes of a batch for a connection that is about to send them; see `encode_records`.
+    """Return the bytes of a batch for a connection that is about to send them; see `encode_into`.
 
-    Bytes of an earlier attempt are used again if they have the format of that broker and the stamp that the batch has
+    Bytes of an earlier attempt are used again if they have the format of that broker, with the stamp that the batch has
     now.
     """
-    data = batch.encoded
-    if data is None or data[_MAGIC_AT] != versions.produce_magic:
-        data = encode_records(batch, versions, max_message_bytes, now_ms)
-    elif (stamp := stamp_of(batch)) is not None:
-        data = with_producer(data, *_producer(stamp))
-    batch.encoded = data
+    data, stamp = batch.encoded, batch.stamp
+    if data is None or data[MAGIC_AT] != versions.produce_magic:
+        return encode_into(batch, versions, max_message_bytes, now_ms)
+    if stamp is not None and stamp is not batch.encoded_stamp:
+        data = with_producer(data, stamp.producer.producer_id, stamp.producer.epoch, stamp.base_sequence)
+        batch.encoded, batch.encoded_stamp = data, stamp
     return data
-
-
-def produce_request(
-    batches: Sequence[PartitionBatch], *, acks: int, timeout_ms: int, topic_ids: Mapping[str, bytes]
-) -> ProduceRequest:
-    """Return the request that writes batches.
-
-    Args:
-        batches: Encoded; at most one of each partition, all of one producer.
-        acks: -1, 1 or 0.
-        timeout_ms: How long the leader waits for its replicas (ms).
-        topic_ids: Ids of topics; needed from version 13 on.
-    """
-    topics: dict[str, list[PartitionProduceData]] = {}
-    stamp = stamp_of(batches[0]) if batches else None
-    for batch in batches:
-        topic, index, _ = batch.partition
-        topics.setdefault(topic, []).append(PartitionProduceData(index=index, records=batch.encoded))
-    return ProduceRequest(
-        transactional_id=None if stamp is None else stamp.producer.transactional_id,
-        acks=acks,
-        timeout_ms=timeout_ms,
-        topic_data=tuple(
-            TopicProduceData(name=name, topic_id=topic_ids.get(name, ZERO_UUID), partition_data=tuple(partitions))
-            for name, partitions in topics.items()
-        ),
-    )
 
 
 def read_produce(
@@ -245,15 +223,6 @@ def _columns(
         [tuple(each) for each in headers] if any(headers) else None,
         [now_ms if time is None else time for time in times],
     )
-
-
-def _producer(stamp: Stamp | None) -> tuple[int, int, int]:
-    """Return producer id, epoch and base sequence."""
-    return (-1, -1, -1) if stamp is None else (stamp.producer.producer_id, stamp.producer.epoch, stamp.base_sequence)
-
-
-def _is_transactional(stamp: Stamp | None) -> bool:
-    return stamp is not None and stamp.producer.transactional_id is not None
 
 
 def _largest(values: Sequence[bytes | None], keys: Sequence[bytes | None] | None) -> int:

@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
-from typing import NamedTuple
 
+from odradek.core.interfaces.produce import SEQUENCES, ProducerIdentity, Stamp, next_sequence
 from odradek.errors import LocalProtocolError
 from odradek.types import TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
@@ -35,52 +35,6 @@ __all__ = [
 
 MAX_IN_FLIGHT = 5  # what a broker remembers per producer and partition, from 1.0 on
 LAST_EPOCH = 0x7FFF
-_SEQUENCES = 1 << 31
-
-
-def next_sequence(sequence: int, count: int) -> int:
-    """Return the sequence `count` records after `sequence`; 2^31 - 1 is followed by 0."""
-    return (sequence + count) % _SEQUENCES
-
-
-class ProducerIdentity(NamedTuple):
-    """Id that the cluster gave to a producer, and the epoch that tells its incarnations apart.
-
-    Args:
-        producer_id: The id.
-        epoch: The epoch.
-        transactional_id: What the producer writes is part of transactions of this id.
-        transactions_v2: They follow the second protocol (KIP-890).
-    """
-
-    producer_id: int
-    epoch: int
-    transactional_id: str | None = None
-    transactions_v2: bool = False
-
-    def __repr__(self) -> str:
-        return f"ProducerIdentity(producer_id={self.producer_id}, epoch={self.epoch})"
-
-
-class Stamp(NamedTuple):
-    """Identity by which brokers recognise a batch: the same on every attempt that may have been written.
-
-    Args:
-        partition: The partition of the batch.
-        producer: The id and epoch it is sent with.
-        base_sequence: The sequence of its first record.
-        records: Number of records in it.
-    """
-
-    partition: TopicPartition
-    producer: ProducerIdentity
-    base_sequence: int
-    records: int
-
-    @property
-    def following(self) -> int:
-        """The base sequence of the batch after this one."""
-        return next_sequence(self.base_sequence, self.records)
 
 
 class NextStep(Enum):
@@ -143,7 +97,7 @@ class _Sequences:
 
     def before(self, sequence: int) -> int:
         """Return how many sequences `sequence` is before the next one."""
-        return (self.following - sequence) % _SEQUENCES
+        return (self.following - sequence) % SEQUENCES
 
 
 class IdempotentProducer:
@@ -203,13 +157,13 @@ class IdempotentProducer:
 
     def stamp(self, partition: TopicPartition, count: int) -> Stamp:
         """Return a stamp for a batch that has none. Raises LocalProtocolError unless `can_send`."""
-        if self.identity is None or not self.can_send(partition):
-            raise LocalProtocolError(f"{partition}: no batch can be sent yet: wait for a producer id or for responses")
         state = self._partitions.get(partition)
+        if self.identity is None or (state is not None and state.pending and not self.can_send(partition)):
+            raise LocalProtocolError(f"{partition}: no batch can be sent yet: wait for a producer id or for responses")
         if state is None or state.producer != self.identity:
             state = self._partitions[partition] = _Sequences(self.identity)
         stamp = Stamp(partition, state.producer, state.following, count)
-        state.following = stamp.following
+        state.following = next_sequence(state.following, count)
         state.pending.append(stamp)
         return stamp
 

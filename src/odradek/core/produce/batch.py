@@ -121,7 +121,7 @@ class ProduceBatch(PartitionBatch):
         self.explicit_partition = explicit_partition
         self.partition, self.compression = queue.partition, queue.topic.compression
         self.attempts = self.isolate_with = self.refusals = self.size = 0
-        self.encoded = self.stamp = None
+        self.encoded = self.stamp = self.encoded_stamp = None
         self.finished = False
         self.left_behind = self.may_be_written = self.overdue = self.queued = False
         self.error: DeliveryError | None = None
@@ -138,7 +138,7 @@ class ProduceBatch(PartitionBatch):
         self.explicit_partition = explicit_partition
         self.partition, self.compression = queue.partition, queue.topic.compression
         self.attempts = self.size = 0
-        self.encoded = self.stamp = self.result = None
+        self.encoded = self.stamp = self.encoded_stamp = self.result = None
         self.finished = False
 
     def __len__(self) -> int:

@@ -7,7 +7,7 @@ thousands of idle partitions are named once; other fetches name what they want, 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,21 +16,19 @@ from odradek.core.interfaces import (
     LogDecoder,
     PartitionBatch,
     PartitionFetch,
-    PartitionResult,
-    PendingResult,
 )
-from odradek.core.kafka.batch_sequences import stamp_of
 from odradek.core.kafka.fetch_session import FetchRequestSettings, FetchSession
 from odradek.core.kafka.leader_epochs import LeaderEpochs
 from odradek.core.kafka.list_offsets import list_offsets_request, read_list_offsets
-from odradek.core.kafka.produce import OnLeader, bytes_for, encode_records, encode_small, produce_request, read_produce
+from odradek.core.kafka.produce import OnLeader, encode_into, encode_small
 from odradek.core.kafka.routing import KafkaRoutingTable
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import ConfigError, RemoteProtocolError
-from odradek.io.kafka.connection import NO_LIMITS, KafkaConnection, VersionLimits
+from odradek.io.kafka.connection import KafkaConnection, VersionLimits
 from odradek.io.kafka.epoch_check import without_truncated
 from odradek.io.kafka.fetch_exchange import FetchExchange, KnownPartition
 from odradek.io.kafka.log_decoder import KafkaLogDecoder
+from odradek.io.kafka.produce_exchange import ProduceContext, ProduceExchange
 from odradek.io.kafka.topic_check import TopicCheck
 from odradek.io.requests import InFlightRequest
 from odradek.types import EARLIEST, LATEST, AtTime, Broker, Position, PositionSpec, TopicPartition
@@ -39,8 +37,6 @@ from odradek.wire.kafka.messages.data import (
     FetchRequest,
     FetchResponse,
     ListOffsetsRequest,
-    ProduceRequest,
-    ProduceResponse,
 )
 from odradek.wire.kafka.schema import ZERO_UUID
 
@@ -48,8 +44,6 @@ __all__ = ["BrokerClientSettings", "KafkaBrokerClient"]
 
 MAX_RESPONSE_BYTES = (1 << 31) - 1
 """Maximum size of a response to Fetch (bytes). What is kept of it is bounded per partition."""
-
-NO_TOPIC_IDS: Mapping[str, bytes] = {}
 
 FETCH_ATTEMPTS = 3
 """Requests for one fetch: a broker may have forgotten a session, or count otherwise."""
@@ -99,9 +93,17 @@ class KafkaBrokerClient:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.broker, self.connection = broker, connection
-        self._address = broker.address
         self._cluster_versions, self._routing, self._on_leader = versions, routing, on_leader
         self._epochs, self._topics, self._settings, self._clock = epochs, topics, settings, clock
+        self._produce_context = ProduceContext(
+            broker.address,
+            connection,
+            int(settings.request_timeout_s * 1000),
+            settings.max_message_bytes,
+            self._now_ms,
+            self._topic_ids,
+            on_leader,
+        )
         self._session = FetchSession()
         self._in_session = False
 
@@ -111,7 +113,7 @@ class KafkaBrokerClient:
     @property
     def incarnation(self) -> int:
         """Incarnation of the connection: grows when it is replaced (see `BrokerClient`)."""
-        return self.connection.incarnation
+        return self.connection.connection.incarnation
 
     @property
     def available_at(self) -> float:
@@ -121,58 +123,33 @@ class KafkaBrokerClient:
     @property
     def versions(self) -> BrokerVersions:
         """Versions of the broker, as of its latest connection."""
-        return self.connection.versions or self._cluster_versions()
+        session = self.connection.connection.session
+        return self._cluster_versions() if session is None else session.versions
 
     # ---- produce --------------------------------------------------------------------------------------------
 
     def encode(self, batch: PartitionBatch, max_message_bytes: int) -> None:
         """Encode a batch for the release of the broker (see `BrokerClient.encode`)."""
         if batch.encoded is None:
-            batch.encoded = encode_records(batch, self.versions, max_message_bytes, self._now_ms())
+            encode_into(batch, self.versions, max_message_bytes, int(self._clock() * 1000))
 
-    def produce(self, batches: Sequence[PartitionBatch], *, acks: int) -> PendingResult[Sequence[PartitionResult]]:
-        """Send batches (see `BrokerClient.produce`).
+    def produce(self, batches: Sequence[PartitionBatch], *, acks: int) -> InFlightRequest[Any]:
+        """Send batches (see `BrokerClient.produce`). With `acks=0` the result is None.
 
         Raises:
             Closed: Nothing was queued.
         """
-        timeout_ms = int(self._settings.request_timeout_s * 1000)
-        stamp = stamp_of(batches[0]) if batches else None
-        limits, ids = NO_LIMITS, NO_TOPIC_IDS
-        if stamp is not None and stamp.producer.transactions_v2:  # other producers use versions with names
-            ids = self._topic_ids({batch.partition.topic for batch in batches})
-            limits = VersionLimits(topic_ids=ids.values(), transactions_v2=True)
-
-        def build(versions: BrokerVersions) -> ProduceRequest:
-            limit, now = self._settings.max_message_bytes, self._now_ms()
-            for batch in batches:
-                bytes_for(batch, versions, limit, now)
-            return produce_request(batches, acks=acks, timeout_ms=timeout_ms, topic_ids=ids)
-
-        size = sum([len(batch.encoded or b"") for batch in batches])
-        if not acks:
-            written: InFlightRequest[Any] = self.connection.submit_decoded(
-                ProduceRequest, build, None, size=size, limits=limits
-            )
-            return PendingProduce(written, lambda _: [PartitionResult(b.partition) for b in batches])
-
-        def read(response: ProduceResponse) -> Sequence[PartitionResult]:
-            return read_produce(
-                response,
-                batches,
-                address=self._address,
-                topic_ids=ids,
-                on_leader=self._on_leader,
-            )
-
+        exchange = ProduceExchange(self._produce_context, batches, acks)
+        connection = self.connection
+        connection.renew_session()
         # The broker waits for its replicas, and answers after that time at the latest.
-        timeout_s = 2 * self._settings.request_timeout_s
-        request = self.connection.submit_built(ProduceRequest, build, size=size, limits=limits, timeout_s=timeout_s)
-        return PendingProduce(request, read)
+        timeout_s = (2 if acks else 1) * self._settings.request_timeout_s
+        pending: InFlightRequest[Any] = connection.connection.submit((), None, deadline_s=timeout_s, request=exchange)
+        return pending
 
     def produce_plain(
         self, batches: Sequence[PartitionBatch], *, acks: int, max_message_bytes: int
-    ) -> PendingResult[Sequence[PartitionResult]] | None:
+    ) -> InFlightRequest[Any] | None:
         """Send small batches, encoded all at once (see `BrokerClient.produce_plain`). Each has a checksum and
         timestamps, so that it is encoded once: `encoded` is set."""
         if not encode_small(batches, self.versions, max_message_bytes, self._now_ms()):
@@ -315,31 +292,3 @@ class KafkaBrokerClient:
 
         response = await self.connection.submit_built(ListOffsetsRequest, build)
         return read_list_offsets(response, partition, f"{self.broker.address}: position {at!r} of {partition}")
-
-
-class PendingProduce:
-    """The results of a request to Produce (see `core.interfaces.PendingResult`), read from its response once."""
-
-    __slots__ = ("_read", "_request", "_results", "add_done_callback")
-
-    def __init__(self, request: InFlightRequest[Any], read: Callable[[Any], Sequence[PartitionResult]]) -> None:
-        self._request, self._read = request, read
-        self._results: Sequence[PartitionResult] | None = None
-        self.add_done_callback = request.add_done_callback
-
-    @property
-    def done(self) -> bool:
-        return self._request.done
-
-    def result(self) -> Sequence[PartitionResult]:
-        response = self._request.result()
-        if self._results is None:
-            self._results = self._read(response)
-        return self._results
-
-    def withdraw(self) -> bool:
-        return self._request.withdraw()
-
-    def __await__(self) -> Generator[Any, Any, Sequence[PartitionResult]]:
-        yield from self._request.__await__()
-        return self.result()

@@ -143,7 +143,7 @@ class KafkaConnection:
         self,
         api: type[Request[R]],
         build: Build[R],
-        new_decoder: NewDecoder[T] | None,
+        new_decoder: NewDecoder[T],
         *,
         size: int = SIZE_ESTIMATE,
         timeout_s: float | None = None,
@@ -152,10 +152,9 @@ class KafkaConnection:
         """Queue a request whose response has a decoder of its own. See `submit_built`.
 
         Args:
-            new_decoder: Called when the request leaves; None: there is no response, and the result is None once all
-                bytes are written (Produce with acks=0).
+            new_decoder: Called when the request leaves.
         """
-        return self._submit(_TypedRequest(self, api, build, limits, size, new_decoder or _no_response), timeout_s)
+        return self._submit(_TypedRequest(self, api, build, limits, size, new_decoder), timeout_s)
 
     def _begin_handshake(self) -> Handshake:
         """Begin the handshake of a new connection. After a loss, a broker that did not answer ApiVersions is probed
@@ -166,35 +165,35 @@ class KafkaConnection:
         return self._handshake.begin()
 
     def _submit(self, request: _TypedRequest[Any], timeout_s: float | None) -> InFlightRequest[Any]:
-        self._renew_session()
+        self.renew_session()
         deadline_s = self._timeout_s if timeout_s is None else timeout_s
         pending: InFlightRequest[Any] = self.connection.submit((), None, deadline_s=deadline_s, request=request)
-        pending.add_done_callback(partial(self._honour_throttle, request, pending))
+        pending.add_done_callback(partial(self._read_throttle, request, pending))
         return pending
 
-    def _renew_session(self) -> None:
+    def renew_session(self) -> None:
         """Authenticate again on the live connection if it is time: the broker closes it at the end of the session."""
         session: Session | None = self.connection.session
         if session is not None and session.renew_at is not None and self._handshake.clock() >= session.renew_at:
             self.connection.renew_handshake(self._handshake.again(session.versions))
 
-    def _honour_throttle(self, request: _TypedRequest[Any], pending: InFlightRequest[Any]) -> None:
-        """Send nothing for as long as a response says, where the broker leaves waiting to the client (KIP-219)."""
+    def _read_throttle(self, request: _TypedRequest[Any], pending: InFlightRequest[Any]) -> None:
         try:
             throttle_ms = getattr(pending.result(), "throttle_time_ms", 0)
         except OdradekError:
             return
-        if throttle_ms > 0 and needs_client_wait(request.api, request.version):
+        if throttle_ms > 0:
+            self.honour_throttle(request.api, request.version, throttle_ms)
+
+    def honour_throttle(self, api: type[Request[Any]], version: int, throttle_ms: int) -> None:
+        """Send nothing for as long as a response says, where the broker leaves waiting to the client (KIP-219)."""
+        if needs_client_wait(api, version):
             self.connection.pause_sending(throttle_ms / 1000)
 
     def next_correlation_id(self) -> int:
         """Return a correlation id: not negative, as those of the handshake are."""
         self._next_id = (self._next_id + 1) & 0x7FFFFFFF
         return self._next_id
-
-
-def _no_response(version: int, correlation_id: int) -> None:
-    return None
 
 
 class _TypedRequest(Generic[T]):
@@ -209,7 +208,7 @@ class _TypedRequest(Generic[T]):
         build: Build[Any],
         limits: VersionLimits,
         size: int,
-        new_decoder: Callable[[int, int], ResponseDecoder[T] | None] | None,
+        new_decoder: NewDecoder[T] | None,
     ) -> None:
         self._connection, self.api, self._build, self._limits = connection, api, build, limits
         self.size, self._new_decoder, self.version = size, new_decoder, -1
