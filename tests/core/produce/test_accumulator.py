@@ -948,7 +948,7 @@ def test_repr_tells_the_state() -> None:
     (batch,) = bench.acc.live
     assert repr(batch) == "<ProduceBatch t/1-1 1 records 11 bytes open>"
     bench.next()
-    assert repr(batch) == "<ProduceBatch t/1-1 1 records 11 bytes closed>"
+    assert repr(batch) == "<ProduceBatch t/1-1 1 records 11 bytes in flight>"
     bench.acc.live.finish(batch)
     assert repr(batch) == "<ProduceBatch t/1-1 1 records 11 bytes finished>"
 

@@ -423,7 +423,7 @@ class Dispatcher:
             if batch in self.accumulator.live:
                 self.accumulator.live.time_out(batch, why)
         else:
-            batch.overdue = True
+            batch.note_overdue()
 
     def _fail_remaining(self, why: str, cause: Exception | None = None) -> None:
         """Finish everything that is left. What the network has not been given is withdrawn first."""

@@ -163,7 +163,7 @@ class IdempotentProducer:
         if state is None or state.producer != self.identity:
             state = self._partitions[partition] = _Sequences(self.identity)
         stamp = Stamp(partition, state.producer, state.following, count)
-        state.following = next_sequence(state.following, count)
+        state.following = (state.following + count) % SEQUENCES
         state.pending.append(stamp)
         return stamp
 

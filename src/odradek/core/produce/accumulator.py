@@ -255,8 +255,7 @@ class Accumulator:
         if self._sequences is not None:
             result = self._sequences.resolve(batch, result)
         if result.error is None:
-            batch.result = result
-            self.live.finish(batch)
+            self.live.finish(batch, result)
         elif batch.may_be_written or not self._divide(batch, result, result.error):
             self._refused_by_broker(batch, result.error)
 
@@ -278,8 +277,7 @@ class Accumulator:
         return True
 
     def _refused_by_broker(self, batch: ProduceBatch, error: OdradekError) -> None:
-        batch.last_error = error
-        batch.may_be_written |= error.sent
+        batch.note_failure(error)
         self._metadata_is_stale |= error.refresh_metadata
         self._note_fatal(error)
         if not error.retriable:
@@ -303,8 +301,7 @@ class Accumulator:
         self._router.broker(request.broker).remove(request)
         batches = [batch for batch in request.batches if not batch.finished]
         for batch in batches:
-            batch.last_error = error
-            batch.may_be_written |= error.sent
+            batch.note_failure(error)
         self._metadata_is_stale |= error.refresh_metadata
         self._note_fatal(error)
         refused = self._refusals.request_failed(batches, error, answered=answered)
@@ -327,7 +324,7 @@ class Accumulator:
         """Take back a request that was not sent after all, as if it had not been taken."""
         self._router.broker(request.broker).remove(request)
         for batch in request.batches:
-            batch.attempts -= 1
+            batch.forget_attempt()
             if not batch.finished:
                 batch.queue.take_back([batch])
         self._return_all(request)
@@ -336,7 +333,7 @@ class Accumulator:
     def split(self, request: BrokerProduceRequest, batch: ProduceBatch) -> None:
         """Take a batch of several records, which was never sent, out of a request; it goes out in two halves."""
         request.batches.remove(batch)
-        batch.request = None
+        batch.answer()
         batch.queue.in_flight -= 1
         middle = len(batch) // 2
         batch.queue.merge(self.live.replace(batch, (range(middle), range(middle, len(batch)))))
@@ -345,7 +342,7 @@ class Accumulator:
     def reject(self, request: BrokerProduceRequest, batch: ProduceBatch, error: OdradekError) -> None:
         """Finish a batch of a request that cannot be written in any way, so that it was not sent."""
         request.batches.remove(batch)
-        batch.request = None
+        batch.answer()
         batch.queue.in_flight -= 1
         batch.fail(OutcomeUnknown if batch.may_be_written else Rejected, str(error), error)
         self.live.finish(batch)

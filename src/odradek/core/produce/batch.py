@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from odradek.core.interfaces import PartitionBatch, PartitionResult, PendingResult, ProducerRecord
+from odradek.core.produce.batch_states import BATCH, BatchEvent, BatchState
 from odradek.engine import PackedBytes
 from odradek.errors import DeliveryError, OdradekError
 
@@ -74,9 +75,24 @@ class AccumulatorLimits:
     partition_in_flight: int = sys.maxsize
 
 
+class _Transitions(dict[tuple[BatchState, BatchEvent], BatchState]):
+    """The table BATCH, looked up without a Python call, because small batches are many."""
+
+    def __missing__(self, pair: tuple[BatchState, BatchEvent]) -> BatchState:
+        return BATCH.after(*pair)  # raises
+
+
+_next_state = _Transitions(BATCH.transitions)
+_FINISHED, _QUEUED = BatchState.FINISHED, BatchState.QUEUED
+_ANSWER, _FINISH, _PART, _QUEUE = BatchEvent.ANSWER, BatchEvent.FINISH, BatchEvent.PART, BatchEvent.QUEUE
+_REPLACE, _RETURN, _REUSE, _SEND = BatchEvent.REPLACE, BatchEvent.RETURN, BatchEvent.REUSE, BatchEvent.SEND
+
+
 class ProduceBatch(PartitionBatch):
     """The records of one partition that travel together: a list in which a record that is only a value is that value,
     or a `PackedBytes`, to which nothing is added. One that was written may begin again (see `LiveBatches.reuse`).
+
+    Its methods alone write what it goes through, by the table BATCH (`batch_states`).
 
     Args:
         queue: The queue of its partition.
@@ -87,14 +103,15 @@ class ProduceBatch(PartitionBatch):
     Other attributes:
         waiter_runs: `[start, stop, waiter]` in order: which rows have a caller waiting for them. A list once one has.
         size: Bytes on the wire, uncompressed.
-        queued: It waits in the queue of its partition.
+        state: See `BatchState`.
         waits_in: Queue of its broker in which it waits to be sent, if it is the next of its partition.
         left_behind: It has been withdrawn from such a queue, which may still have it, or waits in two of them.
-        request: The request it is in flight with.
+        request: The request it is in flight with, also after it was finished meanwhile.
         attempts: How often it was sent.
         overdue: Its time ran out while it was in flight; the outcome of that request is final.
         last_error: How the last attempt failed.
-        finished: It has an outcome: `result` if it was written, `error` if not.
+        result: The broker's answer, if it was written and there is one.
+        error: Why it was not, or may not be.
     """
 
     __slots__ = (
@@ -102,16 +119,15 @@ class ProduceBatch(PartitionBatch):
         "created_at",
         "error",
         "explicit_partition",
-        "finished",
         "last_error",
         "left_behind",
         "overdue",
         "queue",
-        "queued",
         "request",
         "result",
         "sequence",
         "size",
+        "state",
         "waiter_runs",
         "waits_in",
     )
@@ -122,8 +138,8 @@ class ProduceBatch(PartitionBatch):
         self.partition, self.compression = queue.partition, queue.topic.compression
         self.attempts = self.isolate_with = self.refusals = self.size = 0
         self.encoded = self.stamp = self.encoded_stamp = None
-        self.finished = False
-        self.left_behind = self.may_be_written = self.overdue = self.queued = False
+        self.state = BatchState.QUEUED
+        self.left_behind = self.may_be_written = self.overdue = False
         self.error: DeliveryError | None = None
         self.last_error: OdradekError | None = None
         self.records: Any = []  # list[bytes | ProducerRecord] | PackedBytes
@@ -139,7 +155,74 @@ class ProduceBatch(PartitionBatch):
         self.partition, self.compression = queue.partition, queue.topic.compression
         self.attempts = self.size = 0
         self.encoded = self.stamp = self.encoded_stamp = self.result = None
-        self.finished = False
+        self.state = _next_state[self.state, _REUSE]
+
+    # ---- its state -----------------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        """True if it has an outcome."""
+        return self.state is _FINISHED
+
+    def begin_as_part(self, whole: ProduceBatch) -> None:
+        """Make a new batch one for records of another, which is about to be replaced."""
+        self.state = _next_state[self.state, _PART]
+        self.attempts, self.last_error = whole.attempts, whole.last_error
+
+    def wait_in(self, waiting: deque[ProduceBatch]) -> None:
+        """Note in which queue of its broker it waits. One it was in before still has it, and drops it at the front."""
+        self.left_behind = self.left_behind or self.waits_in is not None
+        self.waits_in = waiting
+
+    def withdraw(self) -> None:
+        """Note that it waits in no queue of a broker any more, although that queue still has it."""
+        self.waits_in, self.left_behind = None, True
+
+    def send(self, request: BrokerProduceRequest) -> None:
+        """Note the request that takes it."""
+        self.state = _next_state[self.state, _SEND]
+        self.request, self.waits_in = request, None
+        self.attempts += 1
+
+    def answer(self) -> None:
+        """Note that its request has a result. Nothing changes if it was finished while it was in flight."""
+        self.state = _next_state[self.state, _ANSWER]
+        self.request = None
+
+    def forget_attempt(self) -> None:
+        """Count the last attempt as none: it was not sent."""
+        self.attempts -= 1
+
+    def note_failure(self, error: OdradekError) -> None:
+        """Note how an attempt failed. What may be written stays so, whatever becomes of later attempts."""
+        self.last_error = error
+        self.may_be_written = self.may_be_written or error.sent
+
+    def note_overdue(self) -> None:
+        """Note that its time ran out while it is in flight."""
+        self.overdue = True
+
+    def take_back(self) -> None:
+        """Note that it is to be sent again."""
+        self.state = _next_state[self.state, _RETURN]
+
+    def queue_again(self) -> None:
+        """Note that it is in the queue of its partition again."""
+        self.state = _next_state[self.state, _QUEUE]
+
+    def finish(self, result: PartitionResult | None = None) -> bool:
+        """Note that it has an outcome; return True if it was in the queue of its partition."""
+        before = self.state
+        self.state, self.result = _next_state[before, _FINISH], result
+        return before is _QUEUED
+
+    def replace(self) -> bool:
+        """Note that its records are in other batches; return True if it was in the queue of its partition."""
+        before = self.state
+        self.state = _next_state[before, _REPLACE]
+        return before is _QUEUED
+
+    # ---- its records ---------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self.records)
@@ -184,7 +267,7 @@ class ProduceBatch(PartitionBatch):
         self.error.hint, self.error.__cause__ = hint, cause
 
     def __repr__(self) -> str:
-        state = "finished" if self.finished else "open" if self.queue.open is self else "closed"
+        state = "open" if self.queue.open is self else self.state.name.lower().replace("_", " ")
         return f"<{type(self).__name__} {self.partition} {len(self)} records {self.size} bytes {state}>"
 
 

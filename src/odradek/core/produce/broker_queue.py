@@ -93,8 +93,8 @@ class BrokerQueue:
             self._in_order = False
             self._due[self.broker] = None
         waiting.append(head)
-        head.left_behind = head.left_behind or head.waits_in is not None
-        queue.candidate, head.waits_in = head, waiting
+        head.wait_in(waiting)
+        queue.candidate = head
 
     def offer_newest(self, queue: PartitionQueue, batch: ProduceBatch) -> None:
         """Take in the batch that was just opened, if it is the only one of its partition, and nothing keeps it from
@@ -103,13 +103,14 @@ class BrokerQueue:
         if not waiting or waiting[0].waits_in is not waiting:
             self._due[self.broker] = None
         waiting.append(batch)
-        queue.candidate, batch.waits_in = batch, waiting
+        batch.wait_in(waiting)
+        queue.candidate = batch
 
     def withdraw(self, queue: PartitionQueue) -> None:
         """Remove the batch of a partition, if one waits here."""
         batch, queue.candidate = queue.candidate, None
         if batch is not None:
-            batch.waits_in, batch.left_behind = None, True
+            batch.withdraw()
 
     # ---- requests out --------------------------------------------------------------------------------------
 
@@ -122,12 +123,10 @@ class BrokerQueue:
         if until == -inf:
             return None
         request = BrokerProduceRequest(self.broker, [], isolated)
-        self._fill(request.batches, isolated, until)
+        self._fill(request, isolated, until)
         if not request.batches:
             return None
         for batch in request.batches:
-            batch.queued, batch.request = False, request
-            batch.attempts += 1
             if batch.compression != "none" and batch.encoded is None:
                 request.compressed = True
             queue = batch.queue
@@ -181,10 +180,11 @@ class BrokerQueue:
             return created_at
         return max(created_at, min(created_at, self.last_sent_at) + latency)
 
-    def _fill(self, batches: list[ProduceBatch], isolated: bool, until: float) -> None:
+    def _fill(self, request: BrokerProduceRequest, isolated: bool, until: float) -> None:
         """Move the oldest batches that may share a request, up to `request_bytes`, but at least one. Those that take
         more records only if they began by then."""
-        most, left, sequences = MAX_REQUEST_PARTITIONS, self._limits.request_bytes, self._sequences
+        batches, sequences = request.batches, self._sequences
+        most, left = MAX_REQUEST_PARTITIONS, self._limits.request_bytes
         queues = [queue for queue in (self.closed, self.waiting) if queue]
         if len(queues) > 1:  # neither must starve while the other alone fills a request
             queues.sort(key=_age_of_first)
@@ -196,21 +196,15 @@ class BrokerQueue:
                     full = batches and (batch.size > left or len(batches) >= most)
                     if full or (batch.created_at > until and waiting is self.waiting):
                         break
-                    if sequences is None or self._has_stamp(batch, sequences):
+                    if sequences is None or sequences.may_send(batch):
+                        if sequences is not None and batch.stamp is None:
+                            sequences.assign(batch)
                         left -= batch.size
                         batches.append(batch)
-                        batch.waits_in = None
+                        batch.send(request)
                     else:  # offered again when the batches of its partition that it waits for have an outcome
                         self.withdraw(batch.queue)
                 waiting.popleft()
-
-    def _has_stamp(self, batch: ProduceBatch, sequences: ProducerSequences) -> bool:
-        """Return True if a batch may be sent, after giving it its stamp."""
-        if not sequences.may_send(batch):
-            return False
-        if batch.stamp is None:
-            sequences.assign(batch)
-        return True
 
     def _oldest(self, waiting: deque[ProduceBatch]) -> ProduceBatch | None:
         """Return the first batch that was not withdrawn, after dropping those that were."""
@@ -237,5 +231,5 @@ class BrokerQueue:
         """Remove a request that has an outcome."""
         self.in_flight.remove(request)
         for batch in request.batches:
-            batch.request = None
+            batch.answer()
             batch.queue.in_flight -= 1

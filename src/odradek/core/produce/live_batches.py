@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from odradek.core.interfaces import ProducerRecord, ProducerSequences
+from odradek.core.interfaces import PartitionResult, ProducerRecord, ProducerSequences
 from odradek.core.produce.batch import AccumulatorLimits, FlushWaiter, ProduceBatch
+from odradek.core.produce.batch_states import BatchState
 from odradek.core.produce.partition_queue import PartitionQueue
 from odradek.errors import NotWritten, OutcomeUnknown
 
@@ -82,7 +83,7 @@ class LiveBatches:
         """Return some rows of a batch, in their order, as a batch of its age. Forget the whole afterwards."""
         part = ProduceBatch(queue, whole.sequence, whole.created_at, whole.explicit_partition)
         waiters = whole.waiters()
-        part.attempts, part.last_error = whole.attempts, whole.last_error
+        part.begin_as_part(whole)
         if rows[-1] - rows[0] + 1 == len(rows):
             part.add(whole.records, rows[0], rows[-1] + 1)
         else:
@@ -110,37 +111,40 @@ class LiveBatches:
 
     # ---- ending --------------------------------------------------------------------------------------------
 
-    def finish(self, batch: ProduceBatch) -> None:
-        """End a batch that has an outcome: its buffer space is free."""
-        batch.finished = True
+    def finish(self, batch: ProduceBatch, result: PartitionResult | None = None) -> None:
+        """End a batch that has an outcome - an `error`, or a result, if the broker says more than that it was written:
+        its buffer space is free."""
+        was_queued = batch.finish(result)
         self.finished.append(batch)
-        self.forget(batch)
+        self._forget(batch, was_queued)
 
     def finish_all(self, batches: Iterable[ProduceBatch]) -> None:
         """End the batches of a request that were written, as `finish` does one: many small ones are most of the work
         of a producer with many partitions."""
         live, finished, freed = self.batches, self.finished, 0
         for batch in batches:
-            if batch.finished:
+            if batch.state is BatchState.FINISHED:
                 continue
             if batch.stamp is not None or self._flushes:
                 self.finish(batch)
                 continue
-            batch.finished = True  # it is neither queued nor open, since it was sent
+            batch.finish()
             finished.append(batch)
             del live[batch]
             freed += batch.buffered_bytes
         self.buffered_bytes -= freed
 
     def forget(self, batch: ProduceBatch) -> None:
-        """Remove a batch that is finished, or replaced by its parts."""
+        """Remove a batch whose records are in others now."""
+        self._forget(batch, batch.replace())
+
+    def _forget(self, batch: ProduceBatch, was_queued: bool) -> None:
         del self.batches[batch]
         self.buffered_bytes -= batch.buffered_bytes
         if batch.stamp is not None and self._sequences is not None:
             self._sequences.release(batch, may_be_written=batch.may_be_written or batch.request is not None)
-        queue = batch.queue
-        if batch.queued or queue.open is batch:
-            queue.remove(batch)
+        if was_queued:
+            batch.queue.remove(batch)
         if self._flushes:
             for flush in self._flushes:
                 flush.left -= batch.sequence <= flush.last

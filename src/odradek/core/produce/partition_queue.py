@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -68,23 +68,23 @@ class PartitionQueue:
         """Queue batches by age. The open batch is closed: it must not keep growing ahead of a newer one."""
         if batches:
             for batch in batches:
-                batch.queued = True
+                batch.queue_again()
             self.batches = deque(sorted([*batches, *self.batches], key=_by_age))
             self.open = None
         self.offer()
 
-    def take_back(self, batches: Iterable[ProduceBatch]) -> None:
+    def take_back(self, batches: Sequence[ProduceBatch]) -> None:
         """Add batches of a failed request to `returned`."""
         self.returned = [*self.returned, *batches]
+        for batch in batches:
+            batch.take_back()
 
     def remove(self, batch: ProduceBatch) -> None:
-        """Remove a batch that has an outcome or was replaced by its parts, wherever it is."""
+        """Remove a batch that has got an outcome, or was replaced by others, while it was queued."""
         if self.open is batch:
             self.open = None
-        if batch.queued:
-            batch.queued = False
-            self.batches.remove(batch)
-            self.offer()
+        self.batches.remove(batch)
+        self.offer()
 
     def move_to(self, broker_queue: BrokerQueue | None) -> None:
         """Follow the broker that serves the partition now."""

@@ -105,7 +105,8 @@ class Router:
         if sticky and topic.choices:
             if queue.open is not None:
                 queue.close()
-            queue = topic.sticky = topic.led[self._randrange(len(topic.led))]
+            led = topic.led
+            queue = topic.sticky = led[self._randrange(len(led))] if len(led) > 1 else led[0]
             batch = queue.open
             if not (batch is None or packed or batch.explicit_partition or batch.size + size > self._batch_bytes):
                 return batch
@@ -118,7 +119,6 @@ class Router:
             batch = ProduceBatch(queue, live.sequence, now, explicit)
         live.batches[batch] = None
         queue.open = batch
-        batch.queued = True
         queue.batches.append(batch)
         broker_queue = queue.broker_queue
         if explicit and queue.orphaned:

@@ -6,7 +6,7 @@ Source: KIP-482, KIP-511, kafka-specification.md 1.3 and 4.5.
 from __future__ import annotations
 
 import struct as binary
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Annotated, Any, TypeVar
 
 from odradek.engine import Buffer
@@ -64,6 +64,7 @@ class ResponseHeader(Message):
     correlation_id: I32 = 0
 
 
+@cache
 def header_version(cls: type[Message], version: int) -> int:
     """Return the version of the header that goes with a version of a request or response."""
     spec = cls.SPEC
