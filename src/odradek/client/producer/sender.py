@@ -119,7 +119,7 @@ class Sender:
 
     def drain(self) -> None:
         """Send what is due now. Never raises: see `SenderHost.fail`."""
-        if self._draining:  # the outer call continues until nothing is due
+        if self._draining:  # by the result of a request that it just submitted: the outer call continues
             return
         self._draining, at, queue = True, None, self._queue
         try:
@@ -140,6 +140,7 @@ class Sender:
             self._host.fail(error)
         finally:
             self._draining = False
+        # `run` sleeps until `_wakes_at`. What was appended meanwhile, or a back-off that began, is due before.
         if at is not None and (self._wakes_at is None or at < self._wakes_at):
             self.wake()
 

@@ -70,8 +70,10 @@ class BatchSequences:
         stamp, error = batch.stamp, result.error
         if stamp is None or not (error is None or isinstance(error, BrokerError | MessageTooLarge)):
             return result
+        # The accumulator divides such a batch, and its parts take over its sequences (`divide`): to end its stamp here
+        # would leave a gap before the batches behind it. One that may be written is released with its error instead.
         if stamp.records > 1 and (isinstance(error, MessageTooLarge) or result.record_errors):
-            return result  # it will be divided, or released
+            return result
         step = self.producer.answered(
             stamp,
             ErrorCode.NONE if error is None else error.code if isinstance(error, BrokerError) else _TOO_LARGE,

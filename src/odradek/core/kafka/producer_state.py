@@ -309,6 +309,9 @@ class IdempotentProducer:
         if not state.in_doubt or state.expected == state.following:  # those given up in doubt were written after all
             state.in_doubt, state.following = False, state.expected
         elif not self._transactional:
+            # A batch that was given up may have been written, so that the broker expects one of two sequences, and the
+            # wrong one would be refused, or taken for a duplicate. A higher epoch begins at 0, whatever it
+            # expects. There is none after the last: without an identity, the client asks for another producer id.
             identity = self.identity
             if identity == state.producer:  # else it was raised before, for another partition
                 last = identity.epoch >= LAST_EPOCH

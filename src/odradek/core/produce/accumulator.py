@@ -145,6 +145,8 @@ class Accumulator:
         else:
             chosen = self._router.choose(topic, record.key if isinstance(record, tuple) else None)
             queue, sticky = (topic.sticky, True) if chosen is None else (chosen, False)
+        # Records for an explicit partition never share a batch with others: if the partition loses its broker, those
+        # that may move do, and these wait.
         batch = queue.open
         if batch is None or batch.size + size > self._batch_bytes or batch.explicit_partition is (partition is None):
             batch = self._router.next_batch(queue, size, now, explicit=partition is not None, sticky=sticky)
@@ -157,7 +159,7 @@ class Accumulator:
             broker_queue = batch.queue.broker_queue
             if broker_queue is not None and not broker_queue.has_waiters:
                 broker_queue.has_waiters, self._due[broker_queue.broker] = True, None
-        if batch.size >= self._batch_bytes:
+        if batch.size >= self._batch_bytes:  # in `batch.queue`, which `next_batch` may have chosen instead of `queue`
             batch.queue.close()
         return self._pop_due() if self._due else ()
 
@@ -214,6 +216,7 @@ class Accumulator:
         end, size = fit(values, start, stop, self._batch_bytes - batch.size, entry, max_record)
         if end == start:  # larger than a batch: it travels alone
             end, size = fit(values, start, start + 1, self._buffer_bytes, entry, max_record)
+        # What fits into the batch may not fit into the buffer, where each record takes more than its bytes on the wire.
         space = self._buffer_bytes - self.live.buffered_bytes
         if size + (entry + overhead) * (end - start) > space:
             end, size = fit(values, start, end, space, entry + overhead, max_record)
@@ -370,6 +373,9 @@ class Accumulator:
 
     def _regroup(self, queue: PartitionQueue) -> None:
         """Queue batches again that came back, once nothing of their partition is in flight that may come back too."""
+        # Of batches 1, 2 and 3 in flight, 2 came back, and 1 and 3 may come back as well: sent now, 2 might be written
+        # before 1 or behind 3. With sequences the broker refuses 3 until it has 2, so that it comes back
+        # (OUT_OF_ORDER_SEQUENCE_NUMBER). They are sorted by age when the last one has a result.
         if queue.in_flight and not self.limits.reorder:
             queue.offer()
             return
@@ -378,6 +384,7 @@ class Accumulator:
                 self._give_up(self._sequences.resolve_refusals(queue.partition))
             returned, queue.returned = queue.returned, ()
             queue.merge([batch for batch in returned if not batch.finished])
+        # The table lost the partition while its batches were in flight: only now is it known what was not written.
         if queue.orphaned and not queue.in_flight:
             self._router.reassign(queue)
 

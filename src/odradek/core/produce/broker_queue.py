@@ -75,11 +75,14 @@ class BrokerQueue:
     def offer(self, queue: PartitionQueue) -> None:
         """Take in that the first batch of a partition is another one, or takes no more records. None of the partition
         waits here while batches of it have yet to come back, unless `reorder`."""
+        # Batches 1 and 2 are in flight, 1 comes back to be sent again, and 3 is queued: if 3 left now, it would be
+        # written before 1. While `returned` has a batch, nothing is offered; `_regroup` does it once 2 has a result.
         head = queue.batches[0] if queue.batches and (self._limits.reorder or not queue.returned) else None
         if queue.in_flight >= self._limits.partition_in_flight or (
             head is not None and self._sequences is not None and not self._sequences.may_send(head)
         ):
             head = None
+        # An older batch was queued again, or the candidate was finished while it waited here.
         if queue.candidate is not head and queue.candidate is not None:
             self.withdraw(queue)
         if head is None:
@@ -87,9 +90,11 @@ class BrokerQueue:
         waiting = self.isolated if head.isolate_with else self.waiting if queue.open is head else self.closed
         if head.waits_in is waiting:
             return
+        # The broker becomes due when a batch is full, or when the oldest that still fills is another one: the first, or
+        # one behind a withdrawn one. A batch behind another that waits is taken along, or becomes due after it.
         if waiting is self.closed or not waiting or waiting[0].waits_in is not waiting:
             self._due[self.broker] = None
-        elif head.sequence < waiting[-1].sequence:
+        elif head.sequence < waiting[-1].sequence:  # it comes back, or from a broker that led its partition before
             self._in_order = False
             self._due[self.broker] = None
         waiting.append(head)
@@ -135,7 +140,7 @@ class BrokerQueue:
             queue.candidate = None
             if queue.open is batch:
                 queue.open = None
-            if queue.batches:
+            if queue.batches:  # the next one of the partition may be in flight at the same time, but in another request
                 self.offer(queue)
         self.in_flight.append(request)
         if not isolated:
@@ -196,6 +201,8 @@ class BrokerQueue:
                     full = batches and (batch.size > left or len(batches) >= most)
                     if full or (batch.created_at > until and waiting is self.waiting):
                         break
+                    # It might when it was offered. Meanwhile another batch of its partition may have been refused, or
+                    # the transaction may have begun to end.
                     if sequences is None or sequences.may_send(batch):
                         if sequences is not None and batch.stamp is None:
                             sequences.assign(batch)

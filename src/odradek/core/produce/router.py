@@ -183,6 +183,8 @@ class Router:
         topic = queue.topic
         if any(batch.explicit_partition for batch in queue.batches):
             self._note_missing(queue)
+        # A batch whose request was lost may be in the log of this partition. Written to another one, its records would
+        # be in the topic twice, and no broker could know: it waits for its partition, or for its time to end.
         movable = [batch for batch in queue.batches if not (batch.explicit_partition or batch.may_be_written)]
         if not topic.choices or not movable:
             return

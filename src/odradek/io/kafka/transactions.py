@@ -91,10 +91,12 @@ class KafkaTransactions(BatchSequences):
         before: `run` reports when that is done."""
         machine, partition = self._machine, batch.partition
         if not machine.may_send(partition):
+            # A batch must not reach the log before AddPartitionsToTxn does the coordinator, which would write no
+            # marker there at the end of the transaction: readers would wait there for good (KIP-890).
             if machine.state is _S.OPEN:
                 machine.add_partition(partition)
                 self._work.notify()
-            if not machine.may_send(partition):
+            if not machine.may_send(partition):  # under the second protocol Produce adds it, so that it may be sent now
                 return False
         return super().may_send(batch)
 
