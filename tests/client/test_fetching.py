@@ -183,7 +183,7 @@ async def test_partitions_that_are_held_back_with_all_the_room_do_not_starve_the
     cluster = large_records(40, 200)
     async with reading(cluster, read_ahead_bytes=64 * KiB, tuning=Tuning(fetch_bytes=4 * KiB)) as reader:
         await anyio.wait_all_tasks_blocked()
-        full = [p for p, cursor in reader._fetcher.cursors.items() if cursor.rows]
+        full = [p for p, cursor in reader._fetcher.cursors.items() if cursor.queue.rows]
         reader.pause(*full)
         rows = 0
         with anyio.fail_after(60):

@@ -147,7 +147,7 @@ async def test_a_bookmark_is_of_the_former_topic_until_reading_has_begun_in_the_
         await cluster.wait_for_held("positions")
         former = reader.bookmark()
         cluster.release("positions")
-        await until(lambda: reader._fetcher.cursors[tp()].rows)
+        await until(lambda: reader._fetcher.cursors[tp()].queue.rows)
         new = reader.bookmark()
     async with reading(cluster, start=former) as reader:
         with pytest.raises(TopicRecreated, match="come to 5 of"):

@@ -31,7 +31,7 @@ THREE = {tp(n): numbered(200, 200 * n) for n in range(3)}
 
 async def read_ahead(reader: Reader | Consumer, rows: int) -> None:
     """Wait until so many rows are there to be taken."""
-    await until(lambda: sum(cursor.rows for cursor in reader._fetcher.cursors.values()) >= rows)
+    await until(lambda: sum(cursor.queue.rows for cursor in reader._fetcher.cursors.values()) >= rows)
 
 
 # ---- readers ------------------------------------------------------------------------------------------------

@@ -143,13 +143,13 @@ def test_a_partition_that_is_inserted_again_begins_again() -> None:
     bench = filled()
     former = bench[0]
     bench.add(0)
-    assert not former.assigned and bench[0].rows == 0
+    assert not former.assigned and bench[0].queue.rows == 0
     assert bench.set.take(None, None, 0.0, 0.0) == inf
 
 
 def test_removed_partitions_are_not_delivered_and_give_their_memory_back() -> None:
     bench = filled(2)
-    quota = bench[0].quota
+    quota = bench[0].share.quota
     assert quota is not None
     held = quota.held
     bench.set.remove([tp(0), tp(9)])
@@ -221,7 +221,7 @@ def test_a_partition_ends_at_until() -> None:
 
 def test_a_partition_that_begins_at_until_ends_at_once() -> None:
     bench = read_until(0, ENTRIES)
-    assert bench.state(0) is CursorState.ENDED and bench[0].rows == 0
+    assert bench.state(0) is CursorState.ENDED and bench[0].queue.rows == 0
 
 
 def test_damage_after_until_does_not_matter() -> None:
@@ -302,8 +302,8 @@ def test_messages_left_out_are_counted_and_reported_once() -> None:
 def test_what_one_byte_becomes_is_learned_from_what_was_fetched() -> None:
     bench = Bench(2)
     first, second = bench.next()
-    assert not bench[0].expansion_known and bench[0].expansion == 4.0
+    assert not bench[0].share.expansion_known and bench[0].share.expansion == 4.0
     bench.finish(first, ENTRIES)
-    assert bench[0].expansion_known and bench[1].expansion_known
+    assert bench[0].share.expansion_known and bench[1].share.expansion_known
     bench.finish(second)
-    assert bench[1].expansion == bench[0].expansion
+    assert bench[1].share.expansion == bench[0].share.expansion

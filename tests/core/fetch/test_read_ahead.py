@@ -5,13 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odradek.core.backoff import Backoff
 from odradek.core.fetch.read_ahead import (
     ReadAheadBudget,
     ReadAheadLimits,
-    ReadAheadQuota,
     bytes_to_request,
     expected_expansion,
 )
+from odradek.core.fetch.scheduler import FetchPolicy, FetchScheduler, SchedulerCallbacks
+from odradek.core.fetch.stream_quota import StreamQuota
 
 LIMITS = ReadAheadLimits(read_ahead_bytes=1000, fetch_bytes=100, response_bytes=400, min_bytes=10)
 USUAL = 100
@@ -23,11 +25,15 @@ def budget(partitions: int, limits: ReadAheadLimits = LIMITS) -> ReadAheadBudget
     return made
 
 
-def quota(partitions: int, of: int, **numbers: int) -> ReadAheadQuota:
-    made = ReadAheadQuota(budget(of))
-    made.active = partitions
-    for name, number in numbers.items():
-        setattr(made, name, number)
+def quota(partitions: int, of: ReadAheadBudget, held: int = 0, reserved: int = 0, deliverable: int = 0) -> StreamQuota:
+    policy = FetchPolicy(Backoff(first_s=1), Backoff(first_s=1))
+    made = StreamQuota(of, FetchScheduler(of, policy, SchedulerCallbacks(*[lambda: None] * 4)))
+    for _ in range(partitions):
+        made.activated()
+    for _ in range(deliverable):
+        made.queued()
+    made.recounted(held)
+    made.reserve(reserved)
     made.refresh()
     return made
 
@@ -76,21 +82,21 @@ def test_a_quota_gets_what_its_partitions_would_get() -> None:
 
 
 def test_a_full_quota_waits_until_a_useful_request_fits() -> None:
-    crowd = quota(100, of=100, held=900, reserved=60, deliverable=9)
+    crowd = quota(100, of=budget(100), held=900, reserved=60, deliverable=9)
     assert crowd.grant(100, 1.0) == 0 and crowd.full
-    crowd.held -= 100
-    assert not crowd.try_unblock()
-    crowd.held -= 200
-    assert crowd.try_unblock() and crowd.grant(100, 1.0) == 100 and not crowd.full
+    crowd.recounted(-100)
+    assert crowd.full and not crowd.try_unblock()
+    crowd.recounted(-200)
+    assert not crowd.full and crowd.grant(100, 1.0) == 100 and not crowd.full
 
 
 def test_the_rest_of_a_quota_is_granted_if_it_is_half_of_the_request() -> None:
-    assert quota(100, of=100, held=940).grant(100, 1.0) == 60
-    assert quota(100, of=100, held=960, deliverable=1).grant(100, 1.0) == 0
+    assert quota(100, of=budget(100), held=940).grant(100, 1.0) == 60
+    assert quota(100, of=budget(100), held=960, deliverable=1).grant(100, 1.0) == 0
 
 
 def test_the_expansion_of_neighbours_is_forgotten_slowly() -> None:
-    shared = quota(2, of=2)
+    shared = quota(2, of=budget(2))
     shared.observe_expansion(9.0)
     shared.observe_expansion(1.0)
     assert shared.expansion == 8.0
@@ -100,11 +106,12 @@ def test_the_expansion_of_neighbours_is_forgotten_slowly() -> None:
 
 def test_the_minimum_is_granted_when_nothing_else_could_make_space() -> None:
     """Paused partitions hold all of it: the others continue."""
-    stuck = quota(100, of=100, held=1000)
+    stuck = quota(100, of=budget(100), held=1000)
     assert stuck.try_unblock() and stuck.grant(100, 1.0) == 10
-    stuck.reserved = 10
+    stuck.reserve(10)
     assert stuck.grant(100, 1.0) == 0, "one at a time"
-    stuck.reserved, stuck.deliverable = 0, 1
+    stuck.released(10)
+    stuck.queued()
     assert stuck.grant(100, 1.0) == 0, "something can be delivered first"
 
 
@@ -126,10 +133,8 @@ def test_no_more_is_requested_than_the_budget_has(
     held: list[tuple[int, float | None]], elsewhere: int, limits: ReadAheadLimits
 ) -> None:
     whole = budget(len(held) + elsewhere, limits)
-    shared = ReadAheadQuota(whole)
-    shared.active = len(held)
-    shared.refresh()
-    shared.held = before = sum(memory for memory, _ in held)
+    before = sum(memory for memory, _ in held)
+    shared = quota(len(held), whole, held=before)
     for memory, observed in held:
         size = bytes_to_request(memory, observed, whole.share, limits, limits.usual_fetch_bytes)
         expansion = expected_expansion(observed)
@@ -140,6 +145,6 @@ def test_no_more_is_requested_than_the_budget_has(
         granted = shared.grant(size, expansion) if size else 0
         assert granted <= size
         alone = not shared.reserved
-        shared.reserved += int(granted * expansion)
+        shared.reserve(int(granted * expansion))
         fits = before + shared.reserved <= whole.allowance(len(held)) + 1
         assert fits or not granted or (alone and granted <= limits.min_bytes)

@@ -102,7 +102,7 @@ def test_a_partition_with_records_is_fetched_again_at_once() -> None:
     bench = Bench()
     (fetch,) = bench.next()
     assert bench.finish(fetch, ENTRIES)
-    assert bench[0].state is CursorState.READY and bench[0].rows == 3
+    assert bench[0].state is CursorState.READY and bench[0].queue.rows == 3
     (again,) = bench.next()
     assert again.start() == len(ENTRIES)
 
@@ -194,16 +194,16 @@ def test_a_seek_does_not_wait_for_the_fetch_in_flight_and_ignores_what_it_brings
     (fetch,) = bench.next()
     assert fetch.start() == 500
     assert not bench.finish(stale, ENTRIES)
-    assert bench[0].rows == 0 and bench.state(0) is CursorState.IN_FLIGHT
+    assert bench[0].queue.rows == 0 and bench.state(0) is CursorState.IN_FLIGHT
     bench.finish(fetch)
-    assert bench[0].quota is not None and bench[0].quota.reserved == 0
+    assert bench[0].share.quota is not None and bench[0].share.quota.reserved == 0
 
 
 def test_an_unassigned_partition_takes_nothing_with_it() -> None:
     bench = Bench(2)
     fetches = bench.next()
     bench.finish(fetches[0], ENTRIES)
-    quota = bench[0].quota
+    quota = bench[0].share.quota
     bench.set.remove_all()
     assert not bench.finish(fetches[1], ENTRIES)
     assert quota is not None and (quota.held, quota.reserved, quota.active, quota.deliverable) == (0, 0, 0, 0)
@@ -254,7 +254,7 @@ def test_a_retriable_error_of_a_partition_is_retried_after_a_back_off() -> None:
     assert bench.next(9.0) == []
     (fetch,) = bench.next(10.0)
     bench.finish(fetch, ENTRIES)
-    assert bench[0].rows == 3 and bench[0].attempts == 0
+    assert bench[0].queue.rows == 3 and bench[0].attempts == 0
 
 
 def test_a_lost_connection_keeps_whole_messages_and_fetches_the_rest_again() -> None:
@@ -263,7 +263,7 @@ def test_a_lost_connection_keeps_whole_messages_and_fetches_the_rest_again() -> 
     fetch.start()
     fetch.feed(memoryview(ENTRIES)[:-1])
     assert bench.complete(fetch, lost=True)
-    assert bench[0].rows == 2 and bench[0].state is CursorState.READY
+    assert bench[0].queue.rows == 2 and bench[0].state is CursorState.READY
     assert bench.next()[0].start() == len(encode_set([b"a", b"b"]))
 
 
@@ -320,7 +320,7 @@ def test_a_bug_of_a_decoder_ends_its_partition_and_is_the_cause_of_its_error() -
     bench.scheduler.enqueue(bench[0])
     for fetch in bench.next():
         bench.finish(fetch, ENTRIES)
-    assert bench[0].state is CursorState.FAILED and bench[1].rows == 3
+    assert bench[0].state is CursorState.FAILED and bench[1].queue.rows == 3
     with pytest.raises(CorruptMessage, match="t/1-0 at 7: cannot be decoded: OverflowError") as raised:
         bench.set.take(None, None, 0.0, 0.0)
     assert isinstance(raised.value.__cause__, OverflowError)

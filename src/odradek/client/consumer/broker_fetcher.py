@@ -24,7 +24,8 @@ import anyio.to_thread
 from odradek.client.consumer.fetch_settings import FetchSettings
 from odradek.core.fetch.cursor import Cursor, CursorFetch
 from odradek.core.fetch.read_ahead import ReadAheadBudget
-from odradek.core.fetch.scheduler import FetchScheduler, SchedulerCallbacks, StreamQuota
+from odradek.core.fetch.scheduler import FetchScheduler, SchedulerCallbacks
+from odradek.core.fetch.stream_quota import StreamQuota
 from odradek.core.interfaces import ProtocolDriver
 from odradek.core.states import BROKER, BrokerEvent, BrokerState, CursorState
 from odradek.errors import BrokerError, OdradekError, OffsetOutOfRange
@@ -190,13 +191,13 @@ class BrokerFetcher:
             in_threads = set(compressed)
             fetches = [fetch for fetch in fetches if fetch not in in_threads]
             for group in _groups(compressed):
-                self._host.spawn(self._decompress_in_thread, group[0].cursor.quota, group, lost)
+                self._host.spawn(self._decompress_in_thread, group[0].cursor.share.quota, group, lost)
         self._finish(fetches, lost)  # and now the next fetch is sent
 
     async def _decompress_in_thread(self, quota: StreamQuota, group: Sequence[CursorFetch], lost: bool) -> None:
         """Decompress a group once there is space for the result: earlier ones may have expanded to more than expected.
         Cancellation: waits for the thread, so that it never uses a decoder afterwards."""
-        quota.pending_decompress += 1
+        quota.decompress_waits()
         while current := [fetch for fetch in group if fetch.is_current]:
             version = self._space.version
             if not quota.can_decompress:
@@ -208,7 +209,7 @@ class BrokerFetcher:
                 if quota.can_decompress:
                     await anyio.to_thread.run_sync(_decompress_all, current, limiter=self._host.threads)
                     break
-        quota.pending_decompress -= 1
+        quota.decompress_ends()
         self._finish(group, lost)
         self._work.notify()
 
@@ -228,7 +229,7 @@ class BrokerFetcher:
                     self._host.set_replica(cursor, None)
                 if cursor.skipped:
                     self._host.report_skipped(cursor)
-                deliverable |= cursor.in_ready_queue or cursor.at_end
+                deliverable |= cursor.share.is_queued or cursor.at_end
         if deliverable:
             self._host.available.notify()
 
@@ -290,8 +291,8 @@ class BrokerFetcher:
         self._host.compare_topic(cursor)  # it may have been made again while the position was stored
         if cursor.at_end:
             self._host.on_stopped(cursor)
-        elif cursor.quota is not None:
-            cursor.quota.scheduler.enqueue(cursor)
+        elif (quota := cursor.share.quota) is not None:
+            quota.scheduler.enqueue(cursor)
 
     def _on_not_resolved(self, cursor: Cursor, error: OdradekError) -> None:
         if error.refresh_metadata:
@@ -314,16 +315,16 @@ def _is_quick(compressed: Sequence[CursorFetch]) -> bool:
     """Return True if decompressing takes no longer than a thread hop, as far as can be known."""
     size = expanded = 0.0
     for fetch in compressed:
-        if not fetch.cursor.expansion_known:
+        if not fetch.cursor.share.expansion_known:
             return False
         size += fetch.decoder.deferred_bytes
-        expanded += fetch.decoder.deferred_bytes * fetch.cursor.expansion
+        expanded += fetch.decoder.deferred_bytes * fetch.cursor.share.expansion
     return size <= INLINE_DECOMPRESS_BYTES and expanded <= INLINE_DECODED_BYTES
 
 
 def _groups(compressed: Iterable[CursorFetch]) -> Iterator[list[CursorFetch]]:
     """Group fetches by quota, each group worth a thread hop."""
-    for _, fetches in groupby(compressed, lambda fetch: id(fetch.cursor.quota)):
+    for _, fetches in groupby(compressed, lambda fetch: id(fetch.cursor.share.quota)):
         group: list[CursorFetch] = []
         size = 0
         for fetch in fetches:

@@ -154,8 +154,8 @@ class Fetcher(PartitionSet):
             return
         self.on_out_of_range(cursor, error)
         self.on_stopped(cursor)
-        if cursor.quota is not None:
-            cursor.quota.scheduler.enqueue(cursor)
+        if (quota := cursor.share.quota) is not None:
+            quota.scheduler.enqueue(cursor)
 
     def clear(self) -> None:
         """Drop every partition with everything read ahead. Responses in flight no longer matter."""

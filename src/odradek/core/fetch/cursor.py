@@ -1,7 +1,8 @@
-"""One partition on its way from the decoder to the user: its state, its position, and a queue of decoded rows.
+"""One partition on its way from the decoder to the user: its state and its position.
 
-Pure: the scheduler sends its fetches, their responses are passed to `complete`, the user's task takes its rows; all
-pass `now`. Everything that its state machine (`core.states.CURSOR`) depends on is written here alone.
+It has a queue of decoded rows (`RowQueue`) and a share of the read-ahead (`QuotaShare`). Pure: the scheduler sends its
+fetches, their responses are passed to `complete`, the user's task takes its rows; all pass `now`. Everything that its
+state machine (`core.states.CURSOR`) depends on is written here alone.
 """
 
 from __future__ import annotations
@@ -9,18 +10,16 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from odradek.core.fetch.quota_member import QuotaMember
+from odradek.core.fetch.quota_share import QuotaShare
 from odradek.core.fetch.read_ahead import ReadAheadBudget
 from odradek.core.fetch.read_range import ExactPosition, ReadRange
+from odradek.core.fetch.row_queue import RowQueue
+from odradek.core.fetch.stream_quota import StreamQuota
 from odradek.core.interfaces import LogDecoder, PartitionFetch
 from odradek.core.states import CURSOR, CursorEvent, CursorState
 from odradek.errors import CorruptMessage, LogTruncated, OdradekError, OffsetOutOfRange, TopicRecreated
 from odradek.types import Columns, Position, PositionSpec, StartPosition, TopicPartition
-
-if TYPE_CHECKING:
-    from odradek.core.fetch.scheduler import StreamQuota
 
 __all__ = ["Cursor", "CursorFetch"]
 
@@ -35,14 +34,13 @@ _next_state = CURSOR.after
 class CursorFetch(PartitionFetch):
     """A cursor's part of a fetch. `had_tail`: its decoder keeps a partial message of an earlier fetch."""
 
-    __slots__ = ("cursor", "had_tail", "quota", "reserved")
+    __slots__ = ("cursor", "had_tail", "quota", "reserved_bytes")
 
     def __init__(self, cursor: Cursor, decoder: LogDecoder, max_bytes: int, quota: StreamQuota, had_tail: bool) -> None:
         super().__init__(decoder, max_bytes)
         self.cursor, self.quota, self.had_tail = cursor, quota, had_tail
-        self.reserved = int(max_bytes * cursor.expansion)
+        self.reserved_bytes = int(max_bytes * cursor.share.expansion)
         """Memory that its quota keeps free for the result (bytes)."""
-        quota.reserved += self.reserved
 
     @property
     def is_current(self) -> bool:
@@ -50,7 +48,7 @@ class CursorFetch(PartitionFetch):
         return self.cursor.fetch is self
 
 
-class Cursor(QuotaMember):
+class Cursor:
     """One partition.
 
     Args:
@@ -65,11 +63,13 @@ class Cursor(QuotaMember):
 
     __slots__ = (
         "__weakref__",
+        "_delivery",
         "_next",
         "_range",
         "_reports",
         "_retried_at",
         "_skipped_before",
+        "_tail",
         "attempts",
         "decoder",
         "empty_responses",
@@ -77,8 +77,10 @@ class Cursor(QuotaMember):
         "fetch",
         "partition",
         "pause_reasons",
+        "queue",
         "replica",
         "retry_at",
+        "share",
         "skipped",
         "start",
         "state",
@@ -97,8 +99,8 @@ class Cursor(QuotaMember):
         stream: int = 0,
         topic_id: bytes | None = None,
     ) -> None:
-        super().__init__()
         self.partition = partition
+        self.queue, self.share = RowQueue(), QuotaShare()
         self.stream, self.topic_id = stream, topic_id
         self.state = CURSOR.start
         self.pause_reasons = _NO_REASONS
@@ -109,6 +111,7 @@ class Cursor(QuotaMember):
         """Corrupt messages left out since the last part without one."""
         self._reports: Sequence[CorruptMessage] = ()
         self._range = ReadRange(skip, until, until_inner)
+        self._delivery: deque[Cursor] | None = None  # where it is queued, with others of its stream
         self._begin(start)
 
     def _begin(self, start: StartPosition) -> None:
@@ -124,6 +127,7 @@ class Cursor(QuotaMember):
         self.retry_at = 0.0
         """When the back-off ends."""
         self._skipped_before = 0
+        self._tail = 0  # bytes of a partial message in the decoder
         self._next = Position(0)
         self._retried_at: Position | None = None
 
@@ -136,8 +140,9 @@ class Cursor(QuotaMember):
     def exact_position(self) -> ExactPosition | None:
         """The position of the next record to deliver; None while it is being resolved. Does not touch the decoder,
         which a thread may be using."""
-        if (first := self._first) is not None:
-            row, inner = self._start, first.inner_indexes
+        if (waiting := self.queue.first) is not None:
+            first, row = waiting
+            inner = first.inner_indexes
             return ExactPosition(Position(first.positions[row]), inner[row] if inner else 0, self.topic_id)
         if self.decoder is not None:
             return self._range.continues_at(self._next)._replace(topic_id=self.topic_id)
@@ -152,7 +157,7 @@ class Cursor(QuotaMember):
 
     @property
     def deliverable(self) -> bool:
-        return (self.rows > 0 or self.error is not None) and not self.pause_reasons
+        return (self.queue.rows > 0 or self.error is not None) and not self.pause_reasons
 
     @property
     def blocked(self) -> bool:
@@ -162,7 +167,14 @@ class Cursor(QuotaMember):
     @property
     def out_of_quota(self) -> bool:
         """True if its quota has no space for more of it."""
-        return self.state is CursorState.OUT_OF_QUOTA or (self.quota is not None and self.quota.full)
+        quota = self.share.quota
+        return self.state is CursorState.OUT_OF_QUOTA or (quota is not None and quota.full)
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory it holds. A partial message alone counts as nothing, so that its rest may always be fetched."""
+        queue = self.queue
+        return queue.memory + int(self._tail * self.share.expansion) + 1 if queue.rows else 0
 
     @property
     def at_end(self) -> bool:
@@ -173,17 +185,20 @@ class Cursor(QuotaMember):
 
     def pop(self) -> bool:
         """Note that it was removed from the queue for delivery. Return whether it has something to deliver."""
-        self.in_ready_queue = False
-        if self.quota is not None:
-            self.quota.deliverable -= 1
+        self.share.dequeued()
         return self.deliverable and self.state is not CursorState.UNASSIGNED
 
     def update(self) -> bool:
         """Bring up to date what others count of it: after everything that happens to it, once. Queue it for delivery if
         it has something. Return whether it became active, or is not any more."""
-        waits, state = self.rows > 0 or self.error is not None, self.state
+        queue, share, state = self.queue, self.share, self.state
+        waits = queue.rows > 0 or self.error is not None
         active = state is not CursorState.UNASSIGNED and (waits or state not in _AT_END)
-        return self._recount(active, waits and active and not self.pause_reasons)
+        if waits and active and not share.is_queued and not self.pause_reasons:
+            assert self._delivery is not None
+            self._delivery.append(self)
+            share.queued()
+        return share.recount(active, queue.memory + self._tail)
 
     def assign(self, budget: ReadAheadBudget, delivery: deque[Cursor]) -> None:
         """Begin to read it.
@@ -192,21 +207,23 @@ class Cursor(QuotaMember):
             budget: The read-ahead that it has a share of.
             delivery: The queue of its stream.
         """
-        self._budget, self._delivery = budget, delivery
+        self.share.assign(budget)
+        self._delivery = delivery
         self._transition(CursorEvent.ASSIGN)
 
     def unassign(self) -> None:
         """Stop reading it. A fetch in flight no longer matters."""
         self._transition(CursorEvent.UNASSIGN)
         self.fetch = None
-        self.join(None)
+        self.share.join(None)
 
     def seek(self, start: StartPosition, skip: int = 0) -> None:
         """Forget everything and begin elsewhere, perhaps in another topic of this name. A fetch in flight no longer
         matters."""
         self._transition(CursorEvent.SEEK)
         self.topic_id = None
-        self._forget_fetches()
+        self.queue.drop_rows()
+        self.share.forget_fetches()
         self._range.restart(skip)
         self._begin(start)
 
@@ -237,8 +254,13 @@ class Cursor(QuotaMember):
         """Return its part of the fetch that is about to be sent."""
         assert self.decoder is not None
         self._transition(CursorEvent.SEND)
-        self.fetch = CursorFetch(self, self.decoder, max_bytes, quota, self._tail > 0)
-        return self.fetch
+        self.fetch = fetch = CursorFetch(self, self.decoder, max_bytes, quota, self._tail > 0)
+        quota.reserve(fetch.reserved_bytes)
+        return fetch
+
+    def wanted_bytes(self) -> int:
+        """Return how many bytes it may request, as far as its own share goes."""
+        return self.share.wanted_bytes(self.held_bytes)
 
     def fill(self) -> None:
         """Mark it out of quota: there was no space when its fetch was due. Taking records from it makes some."""
@@ -305,7 +327,7 @@ class Cursor(QuotaMember):
         Returns:
             Whether it waited for this; otherwise nothing has changed.
         """
-        fetch.quota.reserved -= fetch.reserved
+        fetch.quota.released(fetch.reserved_bytes)
         if self.fetch is not fetch:
             fetch.quota.freed()
             return False
@@ -315,14 +337,11 @@ class Cursor(QuotaMember):
         elif fetch.error is not None:
             self._reject(fetch.error, reset)
         elif not fetch.received:
-            self._accept_empty()
+            self._accept_empty(fetch)
         else:
             received = fetch.received
-            is_full = received >= fetch.max_bytes
             self.attempts = self.empty_responses = 0
-            self._max_wanted = None if is_full else 2 * received
-            if is_full is not self.has_more:
-                self._set_has_more(is_full)
+            self.share.received(received, fetch.max_bytes)
             self._accept_rows(received, fetch.had_tail, now)
             if self.state is CursorState.IN_FLIGHT:
                 self._transition(CursorEvent.RECEIVE)
@@ -356,15 +375,14 @@ class Cursor(QuotaMember):
         self.decoder = None
         self._range.skip = self._tail = 0
 
-    def _accept_empty(self) -> None:
+    def _accept_empty(self, fetch: CursorFetch) -> None:
         """The log has nothing after what was fetched. That is an error when it ends inside the message that should be
         the last before `until`: what a broker shows of a healthy log ends with a message (specification 3.1, 4.3), so
         the rest will never come."""
         decoder, until = self.decoder, self._range.until
         assert decoder is not None
         self.attempts = 0
-        self._max_wanted = 0
-        self._set_has_more(False)
+        self.share.received(0, fetch.max_bytes)
         if until is not None and decoder.position < until <= decoder.fetch_position:
             self.fail(CorruptMessage(str(self.partition), decoder.position, "the log ends inside this message"))
         else:
@@ -396,8 +414,8 @@ class Cursor(QuotaMember):
             columns = columns.slice(0, bisect_left(columns.positions, position))
         tail = decoder.pending_bytes
         if len(columns):
-            memory = self.add_rows(self._range.clip(columns, self.start, position), now)
-            self._observe_expansion(memory, received + self._tail - tail)
+            memory = self.queue.add_rows(self._range.clip(columns, self.start, position), now)
+            self.share.observe_expansion(memory, received + self._tail - tail)
         self._next = position
         if self._range.until is not None and self._end_if_reached(position):  # damage after `until` does not matter
             return
@@ -438,22 +456,22 @@ class Cursor(QuotaMember):
 
     def batch_ready(self, max_records: int | None, max_wait: float, now: float) -> bool:
         """Return True if it has a full batch, has waited long enough, or will get no more for now."""
-        if max_wait <= 0 or max_records is None or self.rows >= max_records or self.out_of_quota:
+        if max_wait <= 0 or max_records is None or self.queue.rows >= max_records or self.out_of_quota:
             return True
-        return self.at_end or self.state is CursorState.RESOLVING or now >= self.first_row_at + max_wait
+        return self.at_end or self.state is CursorState.RESOLVING or now >= self.queue.first_row_at + max_wait
 
     def take(self, max_records: int | None, now: float) -> Columns:
         """Take at most `max_records` rows (None: as they were decoded). Raises its error when no rows are left."""
         self._raise_at_error()
-        return self.take_rows(max_records, now)
+        return self.queue.take_rows(max_records, now)
 
     def take_bytes(self, max_bytes: int, now: float) -> Columns:
         """Take rows that were decoded together: payloads of at most `max_bytes`, or one row. Raises like `take`."""
         self._raise_at_error()
-        return self.take_rows_within(max_bytes, now)
+        return self.queue.take_rows_within(max_bytes, now)
 
     def _raise_at_error(self) -> None:
-        if not self.rows:
+        if not self.queue.rows:
             error, self.error = self.error, None
             assert error is not None
             raise error

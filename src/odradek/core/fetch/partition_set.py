@@ -51,7 +51,7 @@ class PartitionSet:
         """Drop those of these partitions that are read, with everything read ahead; the others are not affected."""
         for partition in partitions:
             if (cursor := self.cursors.pop(partition, None)) is not None:
-                quota = cursor.quota
+                quota = cursor.share.quota
                 self._drop(cursor)
                 if quota is not None:
                     quota.freed()
@@ -79,8 +79,8 @@ class PartitionSet:
         """Update a cursor from which something was taken, perhaps everything, or that was resumed."""
         if cursor.update():
             self._available()
-        if cursor.blocked and cursor.quota is not None:
-            cursor.quota.scheduler.unblock(cursor)
+        if cursor.blocked and (quota := cursor.share.quota) is not None:
+            quota.scheduler.unblock(cursor)
 
     def pause(self, reason: str, partitions: Iterable[TopicPartition]) -> None:
         """Neither fetch nor deliver them until this reason is gone. Raises ConfigError as `cursor` does."""
@@ -92,7 +92,7 @@ class PartitionSet:
         for cursor in [self.cursor(partition) for partition in partitions]:
             cursor.resume(reason)
             self._unblock(cursor)
-            if cursor.in_ready_queue:
+            if cursor.share.is_queued:
                 self._available()
 
     def seek(self, partition: TopicPartition, start: StartPosition, skip: int = 0) -> None:
@@ -105,7 +105,7 @@ class PartitionSet:
     def put_back(self, partition: TopicPartition, columns: Columns, rows: int) -> None:
         """Take the last `rows` rows of a batch back, to be delivered next."""
         if rows and partition in self.cursors:
-            self.cursors[partition].put_back(columns, rows)
+            self.cursors[partition].queue.put_back(columns, rows)
             self._update(self.cursors[partition])
             self._available()
 
@@ -133,7 +133,7 @@ class PartitionSet:
                     finally:
                         self._unblock(cursor)
                 not_ready.append(cursor)
-                wait = min(wait, cursor.first_row_at + max_wait - now)
+                wait = min(wait, cursor.queue.first_row_at + max_wait - now)
             return wait
         finally:
             for cursor in not_ready:
@@ -148,7 +148,7 @@ class PartitionSet:
         left = max_bytes
         taken: list[tuple[TopicPartition, Columns]] = []
         for cursor in self._queued(stream):
-            if taken and not cursor.next_fits(left):
+            if taken and not cursor.queue.next_fits(left):
                 self._update(cursor)
                 break
             try:
@@ -168,8 +168,8 @@ class PartitionSet:
                 cursor = queue.popleft()
                 if cursor.pop():
                     yield cursor
-                elif cursor.quota is not None:
-                    cursor.quota.freed()
+                elif (quota := cursor.share.quota) is not None:
+                    quota.freed()
 
     def seconds_until_filled(
         self, stream: int | None, max_bytes: int, max_wait: float, now: float, *, endless: bool
@@ -182,4 +182,4 @@ class PartitionSet:
             return 0.0
         if all(c.at_end for c in cursors) and (cursors or not endless):
             return 0.0
-        return max(0.0, min((c.first_row_at for c in ready), default=math.inf) + max_wait - now)
+        return max(0.0, min((c.queue.first_row_at for c in ready), default=math.inf) + max_wait - now)

@@ -2,7 +2,7 @@
 
 The budget is split evenly among all partitions of a consumer, whatever brokers serve them, and a partition requests no
 more than what is left of its share: memory stays within the budget however slow the user is. The partitions of one
-broker that one stream delivers share a `ReadAheadQuota`. It matters when there are so many partitions that a share is
+broker that one stream delivers share a `StreamQuota`. It matters when there are so many partitions that a share is
 smaller than a useful request: each may then hold more than its share, but only some of them at a time, one after the
 other, because what the quota holds stays within the sum of their shares. So neither a slow stream nor another broker
 can starve them.
@@ -22,7 +22,6 @@ __all__ = [
     "USUAL_FETCH_BYTES",
     "ReadAheadBudget",
     "ReadAheadLimits",
-    "ReadAheadQuota",
     "bytes_to_request",
     "decaying_maximum",
     "expected_expansion",
@@ -137,59 +136,3 @@ class ReadAheadBudget:
     def allowance(self, partitions: int) -> int:
         """Return what this many of the partitions may hold together (bytes)."""
         return max(self.limits.read_ahead_bytes * partitions // max(1, self._partitions), self.min_share_bytes)
-
-
-class ReadAheadQuota:
-    """Memory held and requested by the partitions of one broker that one stream delivers.
-
-    `held` and `reserved` are bytes of memory: what is buffered, and what requests in flight are expected to become.
-    `deliverable` partitions have something to deliver, `active` ones may still get something, and `with_more` ones had
-    a full response last time. `full`: the last partition that wanted to request found no space. `fetch_bytes` is
-    what a partition requests if its share allows it.
-    """
-
-    def __init__(self, budget: ReadAheadBudget) -> None:
-        self.budget = budget
-        self.allowance = 0
-        """What they may hold together, as of `refresh` (bytes)."""
-        self.active = self.held = self.reserved = self.deliverable = self.with_more = 0
-        self.expansion: float | None = None
-        """The expansion to expect of a partition of which nothing was fetched yet."""
-        self.full = False
-        self.fetch_bytes = budget.limits.usual_fetch_bytes
-
-    def raise_fetch_bytes(self, requested: int) -> None:
-        """Raise what its partitions request to twice as much as one has requested, within the limit."""
-        self.fetch_bytes = max(self.fetch_bytes, min(2 * requested, self.budget.limits.fetch_bytes))
-
-    def refresh(self) -> None:
-        """Update the allowance to the number of partitions there are now."""
-        self.allowance = self.budget.allowance(self.active)
-
-    def observe_expansion(self, expansion: float) -> None:
-        """Remember what one byte of a partition became."""
-        if expansion != self.expansion:
-            self.expansion = decaying_maximum(self.expansion, expansion)
-
-    @property
-    def free(self) -> int:
-        return self.allowance - self.held - self.reserved
-
-    def grant(self, size: int, expansion: float) -> int:
-        """Return how many of `size` bytes may be requested now; 0: the quota is full."""
-        fits = int(self.free / expansion)
-        if fits >= size:
-            return size
-        min_bytes = self.budget.limits.min_bytes
-        if fits >= max(min_bytes, size // 2):
-            return fits
-        self.full = bool(self.deliverable or self.reserved)
-        return 0 if self.full else min(size, min_bytes)
-
-    def try_unblock(self) -> bool:
-        """Return True if it is not full, or not any more: a useful request fits, or nothing is left that could make
-        space."""
-        if self.full:
-            useful = min(self.budget.limits.response_bytes, self.allowance // 4)
-            self.full = self.free < useful and bool(self.deliverable or self.reserved)
-        return not self.full

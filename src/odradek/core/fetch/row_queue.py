@@ -71,6 +71,11 @@ class RowQueue:
         self.memory += memory
         return memory
 
+    @property
+    def first(self) -> tuple[Columns, int] | None:
+        """The rows decoded together that are delivered next, and the index of the first of them not yet taken."""
+        return None if self._first is None else (self._first, self._start)
+
     def next_fits(self, max_bytes: int) -> bool:
         """Return True if there is a row, and its payload is of at most `max_bytes`."""
         first = self._first

@@ -10,7 +10,6 @@ fetch depends on the partitions in it, not on how many there are.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -19,11 +18,12 @@ from typing import NamedTuple
 
 from odradek.core.backoff import Backoff
 from odradek.core.fetch.cursor import Cursor, CursorFetch
-from odradek.core.fetch.read_ahead import ReadAheadBudget, ReadAheadQuota
+from odradek.core.fetch.read_ahead import ReadAheadBudget
+from odradek.core.fetch.stream_quota import StreamQuota
 from odradek.core.states import CursorState
 from odradek.types import PositionSpec
 
-__all__ = ["FetchPolicy", "FetchScheduler", "NextFetch", "SchedulerCallbacks", "StreamQuota"]
+__all__ = ["FetchPolicy", "FetchScheduler", "NextFetch", "SchedulerCallbacks"]
 
 IDLE_POLL_S = 50e-6
 """Poll interval per idle partition: with n of them, each is polled at most once every n times this long (s). Polling
@@ -84,34 +84,6 @@ class NextFetch(NamedTuple):
     wait: float
 
 
-class StreamQuota(ReadAheadQuota):
-    """Quota of the partitions of one broker that one stream delivers, with the queue of those waiting to be fetched."""
-
-    def __init__(self, budget: ReadAheadBudget, scheduler: FetchScheduler) -> None:
-        super().__init__(budget)
-        self.scheduler = scheduler
-        self.ready: OrderedDict[Cursor, None] = OrderedDict()
-        """Cursors that wait to be fetched. One that is not READY any more, or counts elsewhere, is ignored."""
-        self.pending_decompress = 0
-        """Groups of responses that wait for space to be decompressed."""
-
-    @property
-    def can_decompress(self) -> bool:
-        """True if earlier decompressed records have left space, or no delivery will make any."""
-        return self.free >= 0 or not self.deliverable
-
-    def block(self) -> None:
-        """Fetch no more for it until there is space."""
-        self.full = True
-
-    def freed(self) -> None:
-        """Memory was released: wake those who wait for it."""
-        if self.full and self.try_unblock():
-            self.scheduler.callbacks.work()
-        if self.pending_decompress and self.can_decompress:
-            self.scheduler.callbacks.space()
-
-
 class FetchScheduler:
     """The cursors of one broker.
 
@@ -143,8 +115,8 @@ class FetchScheduler:
         """Serve this cursor from now on."""
         if (quota := self._quotas.get(cursor.stream)) is None:
             quota = self._quotas[cursor.stream] = StreamQuota(self._budget, self)
-        if cursor.quota is not quota:
-            cursor.join(quota)
+        if cursor.share.quota is not quota:
+            cursor.share.join(quota)
             if cursor.state is CursorState.BACKING_OFF:
                 cursor.poll()
             self.enqueue(cursor)
@@ -152,7 +124,7 @@ class FetchScheduler:
     def enqueue(self, cursor: Cursor, *, wake: bool = True) -> None:
         """Queue a cursor that can be fetched, or whose position can be resolved. `wake=False`: the caller looks for
         work next."""
-        quota = cursor.quota
+        quota = cursor.share.quota
         if cursor.state is CursorState.RESOLVING:
             self.resolving[cursor] = None
             self.callbacks.resolve()
@@ -204,7 +176,7 @@ class FetchScheduler:
         self._quickest_response_s = min(self._quickest_response_s, seconds)
         if self._quickest_response_s >= DISTANT_S:
             for fetch in fetches:
-                if fetch.received >= fetch.max_bytes and not fetch.cursor.rows:
+                if fetch.received >= fetch.max_bytes and not fetch.cursor.queue.rows:
                     fetch.quota.raise_fetch_bytes(fetch.max_bytes)
 
     def _end_back_off(self, now: float) -> None:
@@ -215,7 +187,7 @@ class FetchScheduler:
         soon = now + COALESCE_FRACTION * self._policy.idle.max_s
         while heap and heap[0][0] <= soon:
             at, _, cursor = heappop(heap)
-            quota = cursor.quota
+            quota = cursor.share.quota
             is_due = cursor.state is CursorState.BACKING_OFF and cursor.retry_at == at
             if is_due and quota is not None and quota.scheduler is self:
                 cursor.poll()
@@ -229,12 +201,12 @@ class FetchScheduler:
         while ready and total < max_bytes and (not quota.full or quota.try_unblock()):
             cursor = next(iter(ready))
             if size := self._wanted_bytes(cursor, quota):
-                if cursor.has_more and not with_more:
+                if cursor.share.has_more and not with_more:
                     break
-                if not (size := quota.grant(size, cursor.expansion)):
+                if not (size := quota.grant(size, cursor.share.expansion)):
                     self.callbacks.available()
                     break
-                with_more -= cursor.has_more
+                with_more -= cursor.share.has_more
                 total += size
                 fetches.append(cursor.send(size, quota))
             del ready[cursor]
@@ -242,7 +214,7 @@ class FetchScheduler:
 
     def _wanted_bytes(self, cursor: Cursor, quota: StreamQuota) -> int:
         """Return how many bytes it wants; 0: it is not to be fetched now."""
-        if cursor.state is not CursorState.READY or cursor.quota is not quota:
+        if cursor.state is not CursorState.READY or cursor.share.quota is not quota:
             return 0  # the entry is out of date
         if cursor.pause_reasons:
             cursor.hold_back()
@@ -263,10 +235,11 @@ class FetchScheduler:
             now: The time (s).
             jitter: In [0, 1), for back-off.
         """
-        assert cursor.quota is not None
-        owner = cursor.quota.scheduler  # another one if another broker serves it now
+        quota = cursor.share.quota
+        assert quota is not None
+        owner = quota.scheduler  # another one if another broker serves it now
         if cursor.state is CursorState.READY:
-            cursor.quota.ready[cursor] = None
+            quota.ready[cursor] = None
         elif cursor.state is CursorState.IN_FLIGHT:
             owner.back_off(cursor, now, jitter)
         elif not cursor.at_end:
@@ -295,7 +268,7 @@ class FetchScheduler:
         for cursor in list(self.resolving):
             if cursor.state is not CursorState.RESOLVING:
                 del self.resolving[cursor]
-            elif not cursor.rows and not cursor.pause_reasons:  # first, records from before are delivered
+            elif not cursor.queue.rows and not cursor.pause_reasons:  # first, records from before are delivered
                 if cursor.retry_at <= now:
                     due.append(cursor)
                 else:
