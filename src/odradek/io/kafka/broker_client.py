@@ -17,17 +17,17 @@ from odradek.core.interfaces import (
     PartitionBatch,
     PartitionFetch,
 )
+from odradek.core.kafka.fetch_exchange import FetchExchange, PartitionExchange
 from odradek.core.kafka.fetch_session import FetchRequestSettings, FetchSession
 from odradek.core.kafka.leader_epochs import LeaderEpochs
 from odradek.core.kafka.list_offsets import list_offsets_request, read_list_offsets
+from odradek.core.kafka.log_decoder import KafkaLogDecoder
 from odradek.core.kafka.produce import OnLeader, encode_into, encode_small
 from odradek.core.kafka.routing import KafkaRoutingTable
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import ConfigError, RemoteProtocolError
 from odradek.io.kafka.connection import KafkaConnection, VersionLimits
 from odradek.io.kafka.epoch_check import without_truncated
-from odradek.io.kafka.fetch_exchange import FetchExchange, KnownPartition
-from odradek.io.kafka.log_decoder import KafkaLogDecoder
 from odradek.io.kafka.produce_exchange import ProduceContext, ProduceExchange
 from odradek.io.kafka.topic_check import TopicCheck
 from odradek.io.requests import InFlightRequest
@@ -168,11 +168,10 @@ class KafkaBrokerClient:
         decoder is reset while its fetch is in flight.
         """
         fetches = await self._topics.without_recreated(self.versions, fetches)
-        known = self._known(fetches)
-        fetches = await without_truncated(self.connection, self.versions, fetches, known)
-        if not fetches:
+        parts = await without_truncated(self.connection, self.versions, self._parts(fetches))
+        if not parts:
             return
-        exchange = FetchExchange(fetches, known, self.broker.address)
+        exchange = FetchExchange(parts, self.broker.address)
         in_session = bool(max_wait) and not self._in_session
         session = self._session if in_session else FetchSession(enabled=False)
         self._in_session |= in_session
@@ -220,20 +219,16 @@ class KafkaBrokerClient:
         )
         return await request
 
-    def _known(self, fetches: Sequence[PartitionFetch]) -> Mapping[TopicPartition, KnownPartition]:
+    def _parts(self, fetches: Sequence[PartitionFetch]) -> Sequence[PartitionExchange]:
+        """Return the parts of a request, with what the routing table has of each partition."""
         table = self._routing()
-        known = {}
+        parts = []
         for fetch in fetches:
-            decoder, where = fetch.decoder, fetch.decoder.partition
-            assert isinstance(decoder, KafkaLogDecoder)
-            # The id is that of the topic in which this is a position: with the id of one that was made again, or by
-            # name while the topic is deleted, a fetch would reach the new log.
-            if (partition := table.partition(where)) is None:
-                known[where] = KnownPartition(topic_id=decoder.topic_id)
+            if (known := table.partition(fetch.decoder.partition)) is None:
+                parts.append(PartitionExchange(fetch))
             else:
-                is_leader = partition.leader == self.broker.id
-                known[where] = KnownPartition(partition.leader_epoch, decoder.topic_id, is_leader)
-        return known
+                parts.append(PartitionExchange(fetch, known.leader_epoch, known.leader == self.broker.id))
+        return parts
 
     def _topic_ids(self, topics: set[str]) -> Mapping[str, bytes]:
         """Return the ids of topics; all zero for those whose id is not known."""

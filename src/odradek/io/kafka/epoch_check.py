@@ -6,14 +6,12 @@ last record read ends in its log. If that is before the position, the log was tr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from odradek.core.interfaces import PartitionFetch
+from odradek.core.kafka.fetch_exchange import PartitionExchange
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import LogTruncated, OffsetOutOfRange
 from odradek.io.kafka.connection import KafkaConnection
-from odradek.io.kafka.fetch_exchange import KnownPartition
-from odradek.io.kafka.log_decoder import KafkaLogDecoder
 from odradek.types import TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.data import (
@@ -30,31 +28,30 @@ CLIENT = -1
 
 
 async def without_truncated(
-    connection: KafkaConnection,
-    versions: BrokerVersions,
-    fetches: Sequence[PartitionFetch],
-    known: Mapping[TopicPartition, KnownPartition],
-) -> Sequence[PartitionFetch]:
-    """Return the fetches whose logs have what was read; the others get the error LogTruncated, or OffsetOutOfRange if
-    the leader's epochs do not reach that of what was read: its log is another one. Cancellation: safe.
+    connection: KafkaConnection, versions: BrokerVersions, parts: Sequence[PartitionExchange]
+) -> Sequence[PartitionExchange]:
+    """Return the parts whose logs have what was read; the fetches of the others get the error LogTruncated, or
+    OffsetOutOfRange if the leader's epochs do not reach that of what was read: its log is another one. Cancellation:
+    safe.
 
     Raises what awaiting a request raises.
     """
     if not versions.needs_epoch_check:
-        return fetches
-    asked = {}
-    for fetch in fetches:
-        decoder, where = fetch.decoder, known.get(fetch.decoder.partition)
-        assert isinstance(decoder, KafkaLogDecoder)
-        if where is not None and decoder.leader_epoch >= 0 and decoder.checked_epoch != where.leader_epoch:
-            asked[decoder.partition] = fetch, decoder, where.leader_epoch
+        return parts
+    asked = {
+        part.partition: part
+        for part in parts
+        if part.decoder.leader_epoch >= 0 and part.decoder.checked_epoch != part.leader_epoch
+    }
     if not asked:
-        return fetches
+        return parts
     topics: dict[str, list[OffsetForLeaderPartition]] = {}
-    for partition, (_, decoder, epoch) in asked.items():
+    for partition, part in asked.items():
         topics.setdefault(partition.topic, []).append(
             OffsetForLeaderPartition(
-                partition=partition.partition, current_leader_epoch=epoch, leader_epoch=decoder.leader_epoch
+                partition=partition.partition,
+                current_leader_epoch=part.leader_epoch,
+                leader_epoch=part.decoder.leader_epoch,
             )
         )
     request = OffsetForLeaderEpochRequest(
@@ -65,14 +62,15 @@ async def without_truncated(
     truncated = set()
     for topic in response.topics:
         for answer in topic.partitions:
-            entry = asked.get(TopicPartition(topic.topic, answer.partition))
-            if entry is not None and _apply(*entry, answer):
-                truncated.add(entry[0])
-    return [fetch for fetch in fetches if fetch not in truncated]
+            asked_part = asked.get(TopicPartition(topic.topic, answer.partition))
+            if asked_part is not None and _apply(asked_part, answer):
+                truncated.add(asked_part)
+    return [part for part in parts if part not in truncated]
 
 
-def _apply(fetch: PartitionFetch, decoder: KafkaLogDecoder, epoch: int, answer: EpochEndOffset) -> bool:
+def _apply(part: PartitionExchange, answer: EpochEndOffset) -> bool:
     """Return True if the log does not have what was read. An error is left to the fetch, which has the same."""
+    fetch, decoder = part.fetch, part.decoder
     position, where = decoder.fetch_position, str(decoder.partition)
     if answer.error_code:
         return False
@@ -81,7 +79,7 @@ def _apply(fetch: PartitionFetch, decoder: KafkaLogDecoder, epoch: int, answer: 
         fetch.error = OffsetOutOfRange(ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_OUT_OF_RANGE.name, context)
         return True
     if answer.end_offset >= position:
-        decoder.checked_epoch = epoch
+        decoder.checked_epoch = part.leader_epoch
         return False
     fetch.error = LogTruncated(where, position, answer.end_offset, answer.leader_epoch)
     return True

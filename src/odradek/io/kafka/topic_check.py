@@ -15,10 +15,10 @@ import anyio
 
 from odradek.core.interfaces import PartitionFetch
 from odradek.core.kafka.broker_errors import broker_error
+from odradek.core.kafka.log_decoder import decoder_of
 from odradek.core.kafka.routing_snapshot import RoutingSnapshot
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import TopicRecreated
-from odradek.io.kafka.log_decoder import KafkaLogDecoder
 from odradek.wire.kafka.error_codes import ErrorCode
 
 __all__ = ["TopicCheck"]
@@ -62,14 +62,14 @@ class TopicCheck:
         if not versions.needs_topic_check:
             return fetches
         metadata, now = self._metadata, anyio.current_time()
-        decoders = [_decoder_of(fetch) for fetch in fetches]
+        decoders = [decoder_of(fetch) for fetch in fetches]
         seen_at = max(metadata.read_at, min(each.sure_at for each in decoders))
         if seen_at < now - SURE_S or metadata.read_at <= max(each.unanswered_since for each in decoders):
             await metadata.refresh()
             now = anyio.current_time()
         current = [fetch for fetch in fetches if self._is_current(fetch)]
         for fetch in current:
-            _decoder_of(fetch).unanswered_since = now
+            decoder_of(fetch).unanswered_since = now
         return current
 
     def answered(self, versions: BrokerVersions, fetches: Sequence[PartitionFetch]) -> None:
@@ -78,19 +78,14 @@ class TopicCheck:
         if versions.needs_topic_check:
             for fetch in fetches:
                 if fetch.error is None:
-                    decoder = _decoder_of(fetch)
+                    decoder = decoder_of(fetch)
                     decoder.sure_at, decoder.unanswered_since = decoder.unanswered_since, -math.inf
 
     def _is_current(self, fetch: PartitionFetch) -> bool:
-        decoder, table = _decoder_of(fetch), self._metadata.table.state
+        decoder, table = decoder_of(fetch), self._metadata.table.state
         topic, where = table.topics.get(decoder.partition.topic), str(decoder.partition)
         if table.is_recreated(decoder.partition.topic, decoder.topic_id):
             fetch.error = TopicRecreated(where, decoder.fetch_position)
         elif topic is not None and decoder.partition.partition not in topic.partitions:
             fetch.error = broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Metadata of {where}")
         return fetch.error is None
-
-
-def _decoder_of(fetch: PartitionFetch) -> KafkaLogDecoder:
-    assert isinstance(fetch.decoder, KafkaLogDecoder)
-    return fetch.decoder

@@ -6,59 +6,49 @@ one partition can only end that one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from odradek.core.interfaces import PartitionFetch
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.fetch_results import FetchStep, fetch_step
 from odradek.core.kafka.fetch_session import FetchPosition
+from odradek.core.kafka.log_decoder import decoder_of
 from odradek.core.kafka.produce import OnLeader
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import BrokerError, LogTruncated, OdradekError, OffsetOutOfRange
-from odradek.io.kafka.log_decoder import KafkaLogDecoder
 from odradek.types import Position, TopicPartition
 from odradek.wire.kafka.messages.data import FetchableTopicResponse, FetchPartitionData, FetchRequest, FetchResponse
-from odradek.wire.kafka.schema import ZERO_UUID
 
-__all__ = ["FetchExchange", "KnownPartition", "PartitionExchange"]
+__all__ = ["FetchExchange", "PartitionExchange"]
 
 _READ = frozenset({FetchStep.READ, FetchStep.READ_FROM_REPLICA})
 _RETRY = frozenset({FetchStep.RETRY, FetchStep.REFRESH, FetchStep.BACK_TO_LEADER})
 
 
-class KnownPartition:
-    """Facts of the routing table about a partition that is fetched.
-
-    Args:
-        leader_epoch: The epoch of its leader; -1: not known.
-        topic_id: The id of its topic; all zero: not known.
-        is_leader: The broker that is asked leads it.
-    """
-
-    __slots__ = ("is_leader", "leader_epoch", "topic_id")
-
-    def __init__(self, leader_epoch: int = -1, topic_id: bytes = ZERO_UUID, is_leader: bool = True) -> None:
-        self.leader_epoch, self.topic_id, self.is_leader = leader_epoch, topic_id, is_leader
-
-
 class PartitionExchange:
     """A partition's part of a request and of its response; also the sink of its record bytes.
 
+    The id of its topic is that of its decoder, in whose log its position is one: with the id of a topic that was made
+    again, or by name while the topic is deleted, a fetch would reach the new log.
+
     Args:
         fetch: The fetch it is for.
-        known: What is known of the partition.
+        leader_epoch: The epoch of the partition's leader; -1: not known.
+        is_leader: The broker that is asked leads the partition.
     """
 
-    __slots__ = ("_left", "answered", "decoder", "fetch", "known", "offset", "received")
+    __slots__ = ("_left", "answered", "decoder", "fetch", "is_leader", "leader_epoch", "offset", "received")
 
-    def __init__(self, fetch: PartitionFetch, known: KnownPartition) -> None:
-        decoder = fetch.decoder
-        assert isinstance(decoder, KafkaLogDecoder)
-        self.fetch, self.decoder, self.known = fetch, decoder, known
-        self.offset = fetch.start()
-        self.received = 0
-        self._left = fetch.max_bytes + decoder.max_message_bytes
+    def __init__(self, fetch: PartitionFetch, leader_epoch: int = -1, is_leader: bool = True) -> None:
+        self.fetch, self.decoder = fetch, decoder_of(fetch)
+        self.leader_epoch, self.is_leader = leader_epoch, is_leader
+        self.offset = self.received = 0
+        self._left = fetch.max_bytes + self.decoder.max_message_bytes
         self.answered = False
+
+    def start(self) -> None:
+        """Ask for what follows everything fed so far."""
+        self.offset = self.fetch.start()
 
     @property
     def partition(self) -> TopicPartition:
@@ -72,9 +62,9 @@ class PartitionExchange:
         return FetchPosition(
             offset=self.offset,
             max_bytes=size,
-            leader_epoch=self.known.leader_epoch,
+            leader_epoch=self.leader_epoch,
             last_fetched_epoch=self.decoder.leader_epoch if versions.has_truncation_detection else -1,
-            topic_id=self.known.topic_id,
+            topic_id=self.decoder.topic_id,
         )
 
     def begin(self, data: FetchPartitionData) -> PartitionExchange | None:
@@ -108,7 +98,7 @@ class PartitionExchange:
         fetch.high_watermark = _position(data.high_watermark)
         fetch.last_stable = _position(data.last_stable_offset)
         fetch.log_start = _position(data.log_start_offset)
-        step = fetch_step(data, from_replica=not self.known.is_leader)
+        step = fetch_step(data, from_replica=not self.is_leader)
         if step is FetchStep.READ_FROM_REPLICA:
             fetch.preferred_replica = data.preferred_read_replica
         elif step is not FetchStep.READ:
@@ -139,20 +129,16 @@ class FetchExchange:
     """One request to Fetch and its response.
 
     Args:
-        fetches: At most one for each partition.
-        known: What is known of each partition.
+        parts: At most one for each partition.
         address: Of the broker, for errors.
     """
 
-    def __init__(
-        self, fetches: Sequence[PartitionFetch], known: Mapping[TopicPartition, KnownPartition], address: str
-    ) -> None:
+    def __init__(self, parts: Sequence[PartitionExchange], address: str) -> None:
         self._address = address
-        self._parts = {
-            fetch.decoder.partition: PartitionExchange(fetch, known.get(fetch.decoder.partition) or KnownPartition())
-            for fetch in fetches
-        }
-        self._names = {part.known.topic_id: where.topic for where, part in self._parts.items()}
+        for part in parts:
+            part.start()
+        self._parts = {part.partition: part for part in parts}
+        self._names = {part.decoder.topic_id: part.partition.topic for part in parts}
         self.by_id = False
         """The version of the request, and so its response, names topics by id."""
 

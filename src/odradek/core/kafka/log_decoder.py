@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from odradek.core.interfaces import DecoderOptions
+from odradek.core.interfaces import DecoderOptions, PartitionFetch
 from odradek.core.kafka.leader_epochs import LeaderEpochs
 from odradek.core.kafka.read_committed import committed_only
 from odradek.types import Columns, Position, TopicPartition
@@ -13,7 +13,7 @@ from odradek.wire.kafka.messages.data import AbortedTransaction
 from odradek.wire.kafka.records.decoder import RecordDecoder
 from odradek.wire.kafka.schema import ZERO_UUID
 
-__all__ = ["KafkaLogDecoder"]
+__all__ = ["KafkaLogDecoder", "decoder_of"]
 
 
 class KafkaLogDecoder(RecordDecoder):
@@ -72,4 +72,11 @@ class KafkaLogDecoder(RecordDecoder):
     def end_response(self) -> None:
         """Forget the partial entry at the end of the response: the next one begins with it."""
         self.needed_bytes = self.partial_size
-        self.start_response()
+        self._drop_tail()
+
+
+def decoder_of(fetch: PartitionFetch) -> KafkaLogDecoder:
+    """Return the decoder of a fetch, which a broker client of this protocol has made."""
+    decoder = fetch.decoder
+    assert isinstance(decoder, KafkaLogDecoder)
+    return decoder
