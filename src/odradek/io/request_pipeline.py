@@ -217,6 +217,9 @@ class RequestPipeline:
         if failure is None and (pending.buffers or pending.reply is not None):
             pending.request = None
             return True
+        # A callback of its result may queue the next request while `data_to_send` is still filling a burst: it must not
+        # begin another one inside, which `_in_callback` prevents. This may itself be called from a callback, so the
+        # mark is put back as it was.
         inside, self._in_callback = self._in_callback, True
         self._resolve(pending, None, failure)
         self._in_callback = inside
@@ -271,6 +274,8 @@ class RequestPipeline:
             try:
                 value = reply.result()
             except OdradekError as error:
+                # After bytes that cannot be a response nothing says where the next one begins: that is the end of the
+                # connection, and of all that await a response on it. Any other error is that of this request alone.
                 if isinstance(error, RemoteProtocolError):
                     raise
                 failed = error

@@ -197,6 +197,10 @@ class BrokerFetcher:
     async def _decompress_in_thread(self, quota: StreamQuota, group: Sequence[CursorFetch], lost: bool) -> None:
         """Decompress a group once there is space for the result: earlier ones may have expanded to more than expected.
         Cancellation: waits for the thread, so that it never uses a decoder afterwards."""
+        # Each pass begins with what happened during the last wait: a seek or a revocation may have left nothing to
+        # decompress. The version is read before the question, so that memory released in between is not missed. And
+        # the question is asked again once there is a slot: the group that had it before may have expanded to more than
+        # expected.
         quota.decompress_waits()
         while current := [fetch for fetch in group if fetch.is_current]:
             version = self._space.version

@@ -359,8 +359,13 @@ class Cursor:
     def _reject(self, error: OdradekError, reset: PositionSpec | None) -> None:
         out_of_range = isinstance(error, OffsetOutOfRange)
         if out_of_range and self._drop_tail():
-            self._transition(CursorEvent.RECEIVE)  # the message boundary may still be there
+            # A fetch that starts behind a partial message asks for a position inside it. A broker that was replaced
+            # between the two fetches may have a log that ends in front of it: then that position is not in the log, but
+            # the message boundary may still be. Only if that is refused, too, is the position lost.
+            self._transition(CursorEvent.RECEIVE)
         elif out_of_range and reset is not None:
+            # LogTruncated names the end of what the two logs have in common (KIP-320): `reset` would lose or repeat
+            # more than was truncated.
             self._restart(Position(error.end) if isinstance(error, LogTruncated) else reset)
         elif error.retriable:
             self._drop_tail()
@@ -404,6 +409,11 @@ class Cursor:
         An error found in bytes of two fetches is checked once more in one part before it is believed: the connection
         may have been replaced in between, and the log with it.
         """
+        # 1. A fetch ends inside a message; the decoder keeps that tail (`had_tail` of the next one).
+        # 2. The broker is replaced, and its log has other bytes at this position.
+        # 3. The next fetch continues the tail with them: a checksum is wrong, though neither log is damaged.
+        # So the tail is dropped and the message fetched whole, once for each position: a log that is damaged there
+        # gives the same error again, and then it counts.
         decoder = self.decoder
         assert decoder is not None
         columns, error, position = decoder.take(), decoder.error, decoder.position

@@ -41,6 +41,8 @@ class PartitionSet:
 
     def insert(self, cursor: Cursor) -> None:
         """Begin to read a partition. Its former cursor is dropped."""
+        # The former cursor may be in the queue of its stream, and have a fetch in flight. Neither is looked for: `pop`
+        # skips it, and `complete` gives back what its fetch has reserved.
         if (former := self.cursors.get(cursor.partition)) is not None:
             self._drop(former)
         self.cursors[cursor.partition] = cursor
@@ -132,6 +134,7 @@ class PartitionSet:
                         return cursor.partition, cursor.take(max_records, now)
                     finally:
                         self._unblock(cursor)
+                # It is queued again after the loop, which would otherwise pop it again and never end.
                 not_ready.append(cursor)
                 wait = min(wait, cursor.queue.first_row_at + max_wait - now)
             return wait
@@ -169,6 +172,8 @@ class PartitionSet:
                 if cursor.pop():
                     yield cursor
                 elif (quota := cursor.share.quota) is not None:
+                    # It was paused or sought after it was queued. If it was the last deliverable one, no delivery will
+                    # make space now, and what waits has to go on without (`can_decompress`, `try_unblock`).
                     quota.freed()
 
     def seconds_until_filled(

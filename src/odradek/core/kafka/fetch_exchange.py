@@ -70,7 +70,7 @@ class PartitionExchange:
     def begin(self, data: FetchPartitionData) -> PartitionExchange | None:
         """Begin with the records of a response; return None if they are of no use any more."""
         if self.answered or fetch_step(data) not in _READ:
-            return None
+            return None  # named twice, or with an error
         if self.decoder.fetch_position != self.offset:
             return None  # it was reset while the request was in flight
         self.answered = True
@@ -87,6 +87,8 @@ class PartitionExchange:
 
     def end(self) -> None:
         """End with the records, whether the response was complete or not."""
+        # A seek while the request was in flight may have reset the decoder to before `offset`: then it has nothing of
+        # this response.
         if self.answered and self.decoder.fetch_position >= self.offset:
             self.decoder.end_response()
         self.fetch.cancel()
@@ -165,6 +167,8 @@ class FetchExchange:
     def apply(self, response: FetchResponse, on_leader: OnLeader) -> None:
         """Set the result of every fetch that the response is about. An error of the whole response is that of the
         fetches it says nothing else about."""
+        # A response in a session leaves out partitions that have nothing new (KIP-227): their fetches have no error and
+        # no bytes, which is an empty response.
         left = dict(self._parts)
         for topic in response.responses:
             for data in topic.partitions:

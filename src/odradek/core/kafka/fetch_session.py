@@ -142,6 +142,8 @@ class FetchSession:
 
     def request(self, wanted: Mapping[TopicPartition, FetchPosition], settings: FetchRequestSettings) -> FetchRequest:
         """Return the request to fetch these partitions, and only them."""
+        # A session keeps the form of names that it was opened with: the broker refuses the other one with
+        # FETCH_SESSION_TOPIC_ID_ERROR (KIP-516).
         if settings.by_id is not self._by_id:
             self._doubt()  # the broker is of another release by now, or the id of a topic is not known yet
         self._by_id = settings.by_id
@@ -186,6 +188,8 @@ class FetchSession:
         else:
             following = 1 if self.epoch == LAST_EPOCH else self.epoch + 1
             self._after(FetchSessionEvent.GRANTED, response.session_id, following)
+        # Other partitions than were asked for: the two sides do not agree on what is remembered, for example after a
+        # topic was made again under another id (KIP-516).
         if not fits:
             self._doubt()  # the next request names the session that was granted, and so closes it
 

@@ -30,6 +30,8 @@ class LeaderEpochs:
         Epochs ascend in a log. Ranges that were read before and contradict this are forgotten: the log was
         truncated, or it is another one.
         """
+        # Readers of a cluster share this, so parts come in any order and may overlap. A broker that lost its log to an
+        # unclean election has other records at the same offsets, of a later epoch: `_agree` finds the contradiction.
         known = self._read.get(partition, [])
         if any(not _agree(span, first, behind, epoch) for span in known):
             known = []

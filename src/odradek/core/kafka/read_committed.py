@@ -28,6 +28,10 @@ def committed_only(aborted: Sequence[AbortedTransaction] | None) -> IsVisible:
     aborting: set[int] = set()
 
     def is_visible(batch: BatchHeader, control_type: int | None) -> bool:
+        # A producer id occurs several times: it aborts one transaction, and then begins another. So an aborted one is
+        # entered when a batch reaches its first offset, and left at its abort marker; what follows of the same producer
+        # is visible unless the next entry says otherwise. A fetch may begin in the middle of a transaction: its first
+        # offset is then before every batch here, and it is entered at the first one.
         while waiting and waiting[-1].first_offset <= batch.last_offset:
             aborting.add(waiting.pop().producer_id)
         if control_type is None:

@@ -235,6 +235,9 @@ class MemberRunner:
             self.member.leave()
             return
         sending = None if self._sending is None else self._sending.request
+        # The first JoinGroup is on its way, and its answer will bring the id. From 2.2 on (KIP-394) the coordinator
+        # answers it at once with MEMBER_ID_REQUIRED; before, it has already entered a member under an id that nobody
+        # here knows, and all others would wait for it. So this is asked again when the answer is there.
         if isinstance(sending, JoinGroupRequest) and not sending.member_id:
             return
         node = self.member.coordinator
