@@ -31,8 +31,8 @@ def quota(partitions: int, of: ReadAheadBudget, held: int = 0, reserved: int = 0
     for _ in range(partitions):
         made.activated()
     for _ in range(deliverable):
-        made.queued()
-    made.recounted(held)
+        made.recounted(0, True)
+    made.recounted(held, False)
     made.reserve(reserved)
     made.refresh()
     return made
@@ -84,9 +84,9 @@ def test_a_quota_gets_what_its_partitions_would_get() -> None:
 def test_a_full_quota_waits_until_a_useful_request_fits() -> None:
     crowd = quota(100, of=budget(100), held=900, reserved=60, deliverable=9)
     assert crowd.grant(100, 1.0) == 0 and crowd.full
-    crowd.recounted(-100)
+    crowd.recounted(-100, False)
     assert crowd.full and not crowd.try_unblock()
-    crowd.recounted(-200)
+    crowd.recounted(-200, False)
     assert not crowd.full and crowd.grant(100, 1.0) == 100 and not crowd.full
 
 
@@ -111,7 +111,7 @@ def test_the_minimum_is_granted_when_nothing_else_could_make_space() -> None:
     stuck.reserve(10)
     assert stuck.grant(100, 1.0) == 0, "one at a time"
     stuck.released(10)
-    stuck.queued()
+    stuck.recounted(0, True)
     assert stuck.grant(100, 1.0) == 0, "something can be delivered first"
 
 

@@ -186,7 +186,8 @@ class Cursor:
     def pop(self) -> bool:
         """Note that it was removed from the queue for delivery. Return whether it has something to deliver."""
         self.share.dequeued()
-        return self.deliverable and self.state is not CursorState.UNASSIGNED
+        waits = self.queue.rows > 0 or self.error is not None
+        return waits and not self.pause_reasons and self.state is not CursorState.UNASSIGNED
 
     def update(self) -> bool:
         """Bring up to date what others count of it: after everything that happens to it, once. Queue it for delivery if
@@ -194,11 +195,11 @@ class Cursor:
         queue, share, state = self.queue, self.share, self.state
         waits = queue.rows > 0 or self.error is not None
         active = state is not CursorState.UNASSIGNED and (waits or state not in _AT_END)
-        if waits and active and not share.is_queued and not self.pause_reasons:
+        queues = waits and active and not share.is_queued and not self.pause_reasons
+        if queues:
             assert self._delivery is not None
             self._delivery.append(self)
-            share.queued()
-        return share.recount(active, queue.memory + self._tail)
+        return share.recount(active, queue.memory + self._tail, queues)
 
     def assign(self, budget: ReadAheadBudget, delivery: deque[Cursor]) -> None:
         """Begin to read it.
@@ -260,7 +261,7 @@ class Cursor:
 
     def wanted_bytes(self) -> int:
         """Return how many bytes it may request, as far as its own share goes."""
-        return self.share.wanted_bytes(self.held_bytes)
+        return self.share.wanted_bytes(self.held_bytes if self.queue.rows else 0)
 
     def fill(self) -> None:
         """Mark it out of quota: there was no space when its fetch was due. Taking records from it makes some."""

@@ -60,20 +60,15 @@ class QuotaShare:
 
     # ---- what it counts for ----
 
-    def queued(self) -> None:
-        """Note that it was queued for delivery."""
-        self.is_queued = True
-        if self.quota is not None:
-            self.quota.queued()
-
     def dequeued(self) -> None:
         """Note that it was removed from the queue for delivery."""
         self.is_queued = False
         if self.quota is not None:
             self.quota.dequeued()
 
-    def recount(self, active: bool, memory: int) -> bool:
-        """Count it as active or not, and what it holds (bytes). Return whether it became active, or is not any more.
+    def recount(self, active: bool, memory: int, queued: bool) -> bool:
+        """Count it as active or not, what it holds (bytes), and whether it was queued for delivery just now. Return
+        whether it became active, or is not any more.
 
         Called once for each thing that happens, at its end. A response that ends a partition changes its rows, its tail
         and its state one after the other: to count each by itself would wake loops for memory that the next step takes
@@ -82,8 +77,10 @@ class QuotaShare:
         changed = active is not self.is_active
         if changed:
             self._set_active(active)
-        if self.quota is not None:
-            self.quota.recounted(memory - self.counted_memory)
+        if queued:
+            self.is_queued = True
+        if (quota := self.quota) is not None:
+            quota.recounted(memory - self.counted_memory, queued)
         self.counted_memory = memory
         return changed
 

@@ -25,9 +25,9 @@ class StreamQuota:
 
         joined, left            +, - active, deliverable, with_more, held: what the share counts for
         activated, ended        +, - active
-        queued, dequeued        +, - deliverable
+        dequeued                - deliverable
         has_more, has_no_more   +, - with_more
-        recounted(change)       + held; it may end `full` (`freed`)
+        recounted               + held, and deliverable if it was queued; it may end `full` (`freed`)
         reserve, released       +, - reserved, for each fetch once, whoever waits for its result
         decompress_waits, _ends +, - pending_decompress
         grant, block            `full` begins
@@ -71,10 +71,6 @@ class StreamQuota:
         """Note that nothing more will come of a partition."""
         self.active -= 1
 
-    def queued(self) -> None:
-        """Note that a partition was queued for delivery."""
-        self.deliverable += 1
-
     def dequeued(self) -> None:
         """Note that a partition was removed from the queue for delivery."""
         self.deliverable -= 1
@@ -87,9 +83,11 @@ class StreamQuota:
         """Note that the last response of a partition was not full, and that of before was."""
         self.with_more -= 1
 
-    def recounted(self, change: int) -> None:
-        """Note by how many bytes what a partition holds has changed, and wake those who wait for memory."""
+    def recounted(self, change: int, queued: bool) -> None:
+        """Note by how many bytes what a partition holds has changed, and whether it was queued for delivery just now.
+        Wake those who wait for memory."""
         self.held += change
+        self.deliverable += queued
         if self.full or self.pending_decompress:
             self.freed()
 
