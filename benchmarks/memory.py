@@ -6,10 +6,10 @@ What counts is what the operating system counts (RSS): the compiled engine's buf
 measured in a process of its own, over what it took when it was connected and had not read or written anything.
 
 **Slow user.** The user takes batch by batch and pauses after each until memory does not grow any more. `passed` is
-what all records together would take in memory, `read_ahead_bytes` the bound that was asked for, and `peak` the most that was
-taken: the read-ahead, the batch in hand, the one before it, the buffer of the socket, and what the engine keeps.
-`1st half` and `2nd half` are the highest levels in either half of the run: the same, if nothing piles up. `ratio` is
-peak over ahead. All of that is measured where the allocator gives back every large piece
+what all records together would take in memory, `read_ahead_bytes` the bound that was asked for, and `peak` the most
+that was taken: the read-ahead, the batch in hand, the one before it, the buffer of the socket, and what the engine
+keeps. `1st half` and `2nd half` are the highest levels in either half of the run: the same, if nothing piles up.
+`ratio` is peak over ahead. All of that is measured where the allocator gives back every large piece
 (MALLOC_MMAP_THRESHOLD_=131072): then it is what odradek holds. `as is` is the ratio without: with what glibc keeps
 for itself of the pieces that were freed, which it may.
 

@@ -6,7 +6,7 @@ Source: KIP-482, KIP-511, kafka-specification.md 1.3 and 4.5.
 from __future__ import annotations
 
 import struct as binary
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Annotated, Any, TypeVar
 
 from odradek.engine import Buffer
@@ -64,7 +64,6 @@ class ResponseHeader(Message):
     correlation_id: I32 = 0
 
 
-@cache
 def header_version(cls: type[Message], version: int) -> int:
     """Return the version of the header that goes with a version of a request or response."""
     spec = cls.SPEC
@@ -90,11 +89,19 @@ def encode_request(
         ValueError: There is no such version.
     """
     start = _REQUEST_START.pack(request.SPEC.key, version, correlation_id)
-    parts: list[Buffer] = [start + _header_end(header_version(type(request), version), client_id)]
+    kind = type(request), version
+    header = _request_headers.get(kind)
+    if header is None:
+        header = _request_headers[kind] = header_version(*kind)
+    parts: list[Buffer] = [start + _header_end(header, client_id)]
     encoder(type(request), version)(request, parts.append)
     size = sum(map(len, parts))
     parts.insert(0, _SIZE.pack(size))
     return [b"".join(parts)] if size < WHOLE_BYTES else _joined(parts)
+
+
+_request_headers: dict[tuple[type[Message], int], int] = {}
+"""Request and its version -> the version of its header."""
 
 
 @lru_cache(maxsize=100)
