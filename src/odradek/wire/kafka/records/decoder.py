@@ -123,6 +123,12 @@ class RecordDecoder:
         """Set once decoding cannot go on (CorruptMessage, MessageTooLarge). Take what came before it first."""
         return self._error
 
+    @property
+    def at_filler(self) -> bool:
+        """True once there was an entry that only fills a response: nothing behind it is decoded. There is none in a log
+        on disk."""
+        return self._at_filler
+
     def start_response(self, is_visible: IsVisible | None = None) -> None:
         """Begin with the response to a fetch from `fetch_position`.
 

@@ -1,0 +1,295 @@
+"""Logs of Kafka 0.8 and later: files `<first offset, 20 digits>.log` in any mixture of the three record formats."""
+
+from __future__ import annotations
+
+import io
+import logging
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+from odradek import arguments
+from odradek.core.interfaces import DecoderOptions
+from odradek.errors import CorruptMessage
+from odradek.segments._check import KafkaCheck
+from odradek.segments._checkpoints import LogFacts, StoredProducerState, read_facts, read_snapshot
+from odradek.segments._indexes import TimeIndex
+from odradek.segments._kafka_segment import KafkaSegment
+from odradek.segments._log import LogCheckResult, Report, SegmentedLog
+from odradek.segments._scan import LARGEST_ENTRY, EntryScan, ScanStop, StoredEntry, read_entry
+from odradek.segments._transactions import TransactionScan
+from odradek.types import Columns, Position
+from odradek.wire.kafka.records.decoder import RecordDecoder
+from odradek.wire.kafka.records.entries import end_of
+
+__all__ = ["SUFFIX", "KafkaLog", "KafkaSegment", "kind_of"]
+
+SUFFIX = ".log"
+
+log = logging.getLogger("odradek.segments")
+
+_NO_END = (1 << 63) - 1
+_TIME = arguments.count(-(1 << 63), (1 << 63) - 1, "milliseconds since the epoch")
+
+
+class _Tail(NamedTuple):
+    """The end of the last segment."""
+
+    at: int
+    """Byte behind its last whole entry."""
+    offset: int
+    """Offset behind its last record."""
+    stop: ScanStop
+    reason: str
+
+
+@dataclass(frozen=True)
+class KafkaLog(SegmentedLog):
+    """A log of Kafka 0.8 or later, in its segments. Iterate over it for its batches.
+
+    Positions are offsets. Compaction leaves holes between them, which are no damage. What is read is what was there
+    when the log was opened, up to the last whole batch: that may be more than a broker would serve, see `extent`.
+    """
+
+    directory: Path
+    """The directory of the log."""
+
+    unit: ClassVar[str] = "offsets"
+
+    @cached_property
+    def facts(self) -> LogFacts:
+        """The facts that files beside the log state: topic id, leader epochs, checkpoints. Raises OSError."""
+        return read_facts(self.directory, self.partition)
+
+    @property
+    def start(self) -> Position:
+        """The first offset: that of the first segment, or a later one if records before it were deleted."""
+        return Position(min(max(self.segments[0].start, self.facts.log_start or 0), self.end))
+
+    @property
+    def end(self) -> Position:
+        """The offset behind the last whole batch."""
+        return Position(self._tail.offset)
+
+    @property
+    def high_watermark(self) -> Position | None:
+        """The offset behind what a consumer could get, as the broker last noted it (every 5 s, and when it stops);
+        None if that is not known."""
+        mark = self.facts.high_watermark
+        return None if mark is None else Position(min(max(mark, self.start), self.end))
+
+    @property
+    def last_stable_offset(self) -> Position:
+        """The offset up to which all transactions are over, at most the high watermark. The first use reads the headers
+        of the whole log. Raises OSError."""
+        end = self.end if self.high_watermark is None else self.high_watermark
+        unstable = self._transactions.first_unstable()
+        return end if unstable is None else Position(max(min(unstable, end), self.start))
+
+    @property
+    def producers(self) -> list[StoredProducerState]:
+        """The states of producers with an id at the end of the log, from its batches. Reads as `last_stable_offset`
+        does. Raises OSError."""
+        return self._transactions.states
+
+    def snapshot(self) -> tuple[Position, list[StoredProducerState]] | None:
+        """Return the newest states of producers that the broker stored (`*.snapshot`, 0.11 and later), and the offset
+        behind them; None if there are none that can be read. Raises OSError."""
+        for path in sorted(self.directory.glob("*.snapshot"), reverse=True):
+            if path.stem.isdigit() and isinstance(states := read_snapshot(path), list):
+                return Position(int(path.stem)), states
+        return None
+
+    def extent(self, *, read_committed: bool = False) -> tuple[Position, Position]:
+        if read_committed:
+            return self.start, self.last_stable_offset
+        return self.start, self.end if self.high_watermark is None else self.high_watermark
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Facts about the log that are no faults and that its reader should know, in words."""
+        return (*self.facts.notes, *self._notes())
+
+    def _notes(self) -> Iterator[str]:
+        first = self.segments[0].start
+        if (kind := kind_of(self.directory)) is not None:
+            yield f"{self.directory}: {kind}"
+        if self.facts.log_start is not None and self.facts.log_start < first:
+            yield (
+                f"{self.directory}: offsets {self.facts.log_start} to {first - 1} are not here, although the log "
+                "begins with them: they were moved to remote storage, or their files are missing"
+            )
+        if self.high_watermark is not None and self.high_watermark < self.end:
+            yield (
+                f"{self.directory}: offsets {self.high_watermark} to {self.end - 1} are behind the high watermark: "
+                "consumers had not got them when the broker noted it, and another leader may not have them"
+            )
+        if self._tail.stop in (ScanStop.TORN, ScanStop.ZEROS):
+            yield f"{self.segments[-1].path}: the log ends at {self.end}: {self._tail.reason}"
+        for suffix, words in _LEFT_OVER.items():
+            if any(self.directory.glob(f"*{suffix}")):
+                yield f"{self.directory}: *{suffix}: {words}"
+
+    def position_at(self, timestamp_ms: int) -> Position:
+        """Return the offset of the first record of a time or a later one; `end` if there is none. Records without
+        timestamps (before 0.10) have no time.
+
+        Args:
+            timestamp_ms: Milliseconds since the epoch.
+
+        Raises:
+            CorruptMessage: What must be read cannot be.
+            OSError: A file cannot be read.
+            ConfigError, TypeError: The time is none.
+        """
+        _TIME("timestamp_ms", timestamp_ms)
+        for segment, following in self._between(self.start, _NO_END):
+            with io.FileIO(segment.path) as file:
+                if following < _NO_END and self._is_before(segment, file, timestamp_ms):
+                    continue
+                before = int(segment.start)
+                for entry in EntryScan(file, 0, segment.size, segment.start):
+                    first, before = max(before, self.start), entry.next_offset
+                    if first < before and _may_have(entry, timestamp_ms):
+                        position = self._first_at(first, before, timestamp_ms)
+                        if position is not None:
+                            return position
+        return self.end
+
+    def entries(self, start: int | None = None, until: int | None = None) -> Iterator[tuple[KafkaSegment, StoredEntry]]:
+        """Yield the headers of all entries that have offsets between two positions, each with its file, up to the end
+        of the log or of a file's readable part. Nothing is decoded or checked. Raises OSError."""
+        first, last = start or 0, _NO_END if until is None else until
+        for segment, following in self._between(first, last):
+            with io.FileIO(segment.path) as file:
+                at = segment.byte_before(file, first) if first > segment.start else 0
+                for entry in EntryScan(file, at, segment.size, segment.start):
+                    if entry.base_offset >= min(last, following):
+                        break
+                    if entry.last_offset >= first:
+                        yield segment, entry
+
+    def damage_of(self, segment: KafkaSegment, entry: StoredEntry) -> str:
+        """Return "" for an entry with the right CRC, otherwise what is wrong. Raises OSError."""
+        with io.FileIO(segment.path) as file:
+            data = read_entry(file, entry)
+        return "" if len(data) == entry.size and end_of(data, 0, LARGEST_ENTRY)[1] else "CRC mismatch"
+
+    # -- reading --
+
+    def _between(self, first: int, last: int) -> Iterator[tuple[KafkaSegment, int]]:
+        """Yield the segments with offsets from `first` to `last`, each with the offset at which the next one starts."""
+        starts = [segment.start for segment in self.segments]
+        for segment, following in zip(self.segments, [*starts[1:], _NO_END], strict=True):
+            if first < following and segment.start < last:
+                assert isinstance(segment, KafkaSegment)
+                yield segment, following
+
+    def _decode(
+        self, start: int | None, until: int | None, corrupt: str, max_bytes: int, read_committed: bool, report: Report
+    ) -> Iterator[Columns]:
+        first, last = max(start or 0, self.start), _NO_END if until is None else until
+        stop = min(last, self.last_stable_offset if read_committed else self.end)
+        is_visible = self._transactions.is_visible if read_committed else None
+        for segment, following in self._between(first, stop):
+            decoder = RecordDecoder(
+                self.partition,
+                Position(max(first, segment.start)),
+                DecoderOptions(max_message_bytes=LARGEST_ENTRY, corrupt=corrupt),
+            )
+            decoder.start_response(is_visible)
+            end = self._tail.at if following == _NO_END else segment.size
+            for columns in segment.rows(decoder, end, stop, max_bytes):
+                for error in decoder.take_reports():
+                    report(error)
+                if columns.values and columns.positions[-1] >= stop:
+                    columns = columns.slice(0, bisect_left(columns.positions, stop))
+                if columns.values:
+                    yield columns
+        if until is None and self._tail.stop is ScanStop.DAMAGED and stop == self.end:
+            raise CorruptMessage(str(self.partition), self.end, f"{self.segments[-1].path}: {self._tail.reason}")
+        if until is not None and until > self.end:
+            why = f": {self._tail.reason}" if self._tail.reason else ""
+            raise CorruptMessage(str(self.partition), self.end, f"the log ends here, in front of {until}{why}")
+
+    @cached_property
+    def _tail(self) -> _Tail:
+        segment = self.segments[-1]
+        assert isinstance(segment, KafkaSegment)
+        with io.FileIO(segment.path) as file:
+            scan = EntryScan(file, segment.byte_before(file, _NO_END), segment.size, segment.start)
+            for _ in scan:
+                pass
+        return _Tail(scan.at, scan.offset, scan.stop, scan.reason)
+
+    @cached_property
+    def _transactions(self) -> TransactionScan:
+        scan = TransactionScan(self.high_watermark)
+        for segment, following in self._between(0, _NO_END):
+            with io.FileIO(segment.path) as file:
+                for entry in EntryScan(file, 0, segment.size, segment.start):
+                    if entry.base_offset < following:
+                        scan.add(entry, file)
+        return scan
+
+    # -- times --
+
+    def _is_before(self, segment: KafkaSegment, file: io.FileIO, timestamp_ms: int) -> bool:
+        """Return True if a segment's time index says that all of it is older, and its last entry is true."""
+        last = TimeIndex(segment.index(".timeindex"), segment.start).last()
+        if last is None or last[0] >= timestamp_ms:
+            return False
+        time, offset = last
+        scan = EntryScan(file, segment.byte_before(file, offset), segment.size, segment.start)
+        entry = next((entry for entry in scan if entry.last_offset >= offset), None)
+        if entry is not None and entry.base_offset <= offset and entry.max_timestamp == time:
+            return True
+        log.warning("%s: searched for a time without its time index, which does not fit it", segment.path)
+        return False
+
+    def _first_at(self, first: int, until: int, timestamp_ms: int) -> Position | None:
+        for columns in self.columns(first, until):
+            times: Sequence[int] = () if columns.timestamps is None else columns.timestamps
+            for offset, time in zip(columns.positions, times, strict=False):
+                if time >= max(timestamp_ms, 0):
+                    return Position(offset)
+        return None
+
+    # -- checking --
+
+    def _check(self, advance: Callable[[int], None]) -> LogCheckResult:
+        check = KafkaCheck(self.partition, self.facts, self.directory, advance)
+        segments = list(self._between(0, _NO_END))
+        for segment, following in segments:
+            check.check(segment, following, is_last=segment is self.segments[-1])
+        return LogCheckResult(check.messages, self.size, tuple(check.faults))
+
+
+def _may_have(entry: StoredEntry, timestamp_ms: int) -> bool:
+    """Return True if an entry may have a record of a time or a later one. Brokers set the header's to the largest."""
+    return entry.magic > 0 and entry.max_timestamp >= max(timestamp_ms, 0)
+
+
+_LEFT_OVER = {
+    ".deleted": "segments that the broker had taken out of the log and not yet deleted; ignored",
+    ".cleaned": "files of a compaction that had not ended; ignored, as a broker deletes them when it starts",
+}
+_KINDS = {
+    "delete": "the topic or replica was deleted: a broker removes the directory when it starts",
+    "future": "a copy that was being moved between directories of a broker, and need not be complete",
+    "stray": "a replica that the broker had no more when it started: a later leader may have written what is missing",
+}
+_METADATA_LOG = "__cluster_metadata"
+
+
+def kind_of(directory: Path) -> str | None:
+    name = directory.absolute().name
+    if name.startswith(_METADATA_LOG + "-"):
+        return (
+            "the log of the brokers' own metadata (KRaft): its values are in their binary format, and what was before "
+            "its start is in its files *.checkpoint"
+        )
+    return next((words for kind, words in _KINDS.items() if name.endswith(f"-{kind}")), None)
