@@ -486,4 +486,4 @@ def test_damaged_files_give_errors_of_odradek_only(
         with suppress(OdradekError):
             log.position_at(T0 + 30_000)
         result = log.verify()
-        assert result.messages <= 200 and len(list(log.entries())) <= 80
+        assert result.messages <= 200 and len(list(log.stored_batches())) <= 80

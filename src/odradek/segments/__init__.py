@@ -33,7 +33,7 @@ from odradek.segments import kafka, kafka07
 from odradek.segments._checkpoints import LeaderEpoch, LogFacts, StoredProducerState
 from odradek.segments._files import Fault, SegmentFile
 from odradek.segments._log import LogCheckResult, SegmentedLog
-from odradek.segments._scan import StoredEntry
+from odradek.segments._stored_batch import StoredBatch
 from odradek.segments.kafka import KafkaLog, KafkaSegment
 from odradek.types import Position, TopicPartition
 
@@ -46,7 +46,7 @@ __all__ = [
     "LogFacts",
     "SegmentFile",
     "SegmentedLog",
-    "StoredEntry",
+    "StoredBatch",
     "StoredProducerState",
     "left_out",
     "logs",

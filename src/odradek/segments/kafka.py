@@ -19,11 +19,11 @@ from odradek.segments._checkpoints import LogFacts, StoredProducerState, read_fa
 from odradek.segments._indexes import TimeIndex
 from odradek.segments._kafka_segment import KafkaSegment
 from odradek.segments._log import LogCheckResult, Report, SegmentedLog
-from odradek.segments._scan import LARGEST_ENTRY, EntryScan, ScanStop, StoredEntry, read_entry
+from odradek.segments._scan import LARGEST_ENTRY, EntryScan, ScanStop, StoredEntry
+from odradek.segments._stored_batch import StoredBatch, stored_batch
 from odradek.segments._transactions import TransactionScan
 from odradek.types import Columns, Position
 from odradek.wire.kafka.records.decoder import RecordDecoder
-from odradek.wire.kafka.records.entries import end_of
 
 __all__ = ["SUFFIX", "KafkaLog", "KafkaSegment", "kind_of"]
 
@@ -159,24 +159,26 @@ class KafkaLog(SegmentedLog):
                             return position
         return self.end
 
-    def entries(self, start: int | None = None, until: int | None = None) -> Iterator[tuple[KafkaSegment, StoredEntry]]:
-        """Yield the headers of all entries that have offsets between two positions, each with its file, up to the end
-        of the log or of a file's readable part. Nothing is decoded or checked. Raises OSError."""
+    def stored_batches(self, start: int | None = None, until: int | None = None) -> Iterator[StoredBatch]:
+        """Yield the headers of all batches, and messages of the older formats, that have offsets between two positions,
+        up to the end of the log or of a file's readable part. They are checked, not decoded.
+
+        Args:
+            start: An offset; None: the first of the files.
+            until: An offset; None: the end of the log.
+
+        Raises:
+            OSError: A file cannot be read.
+        """
         first, last = start or 0, _NO_END if until is None else until
         for segment, following in self._between(first, last):
             with io.FileIO(segment.path) as file:
-                at = segment.byte_before(file, first) if first > segment.start else 0
-                for entry in EntryScan(file, at, segment.size, segment.start):
+                scan = EntryScan(file, segment.byte_before(file, first), segment.size, segment.start)
+                for entry in scan:
                     if entry.base_offset >= min(last, following):
                         break
                     if entry.last_offset >= first:
-                        yield segment, entry
-
-    def damage_of(self, segment: KafkaSegment, entry: StoredEntry) -> str:
-        """Return "" for an entry with the right CRC, otherwise what is wrong. Raises OSError."""
-        with io.FileIO(segment.path) as file:
-            data = read_entry(file, entry)
-        return "" if len(data) == entry.size and end_of(data, 0, LARGEST_ENTRY)[1] else "CRC mismatch"
+                        yield stored_batch(segment.path, file, entry)
 
     # -- reading --
 
