@@ -218,6 +218,8 @@ def test_a_damaged_index_is_named(directory: Path, caplog: pytest.LogCaptureFixt
 def test_zeros_at_the_end_of_an_index_are_space(directory: Path) -> None:
     path = directory / f"{140:020}.index"
     path.write_bytes(index_of(FILES[140], 140, 2) + bytes(8000))
+    (directory / f"{0:020}.index").write_bytes(bytes(8000))
+    (directory / f"{0:020}.timeindex").write_bytes(bytes(1200))
     assert offsets(opened(directory), 190) == list(range(190, 200))
     assert opened(directory).verify().faults == ()
 
@@ -341,9 +343,23 @@ def test_leftovers_are_named_and_not_read(directory: Path) -> None:
     log = opened(directory)
     assert offsets(log) == list(range(200))
     assert ["*.deleted" in log.notes[0], "*.cleaned" in log.notes[1]] == [True, True]
-    (directory / f"{0:020}.log.swap").touch()
-    with pytest.raises(ConfigError, match="a compaction that had not ended"):
-        segments.open(directory)
+
+
+def test_a_compaction_that_had_not_ended_is_ended_as_by_a_broker(tmp_path: Path) -> None:
+    parts = {n: batch([n, n + 1]) for n in (0, 2, 4, 6)}
+    directory = write_log(tmp_path / "t-0", parts)
+    swapped = directory / f"{2:020}.log.swap"
+    swapped.write_bytes(batch([3]) + batch([5]))
+    log = opened(directory)
+    assert offsets(log) == [0, 1, 3, 5, 6, 7]
+    assert "*.swap: segments of a compaction that had not ended" in log.notes[0] and not log.verify().faults
+    (directory / f"{2:020}.log").unlink()
+    assert offsets(opened(directory), 3) == [3, 5, 6, 7]
+    (directory / f"{4:020}.log.cleaned").touch()
+    assert offsets(opened(directory), 3) == [3, 5, 6, 7]
+    (directory / f"{2:020}.log.cleaned").touch()
+    assert offsets(opened(directory)) == [0, 1, 4, 5, 6, 7]
+    assert offsets(opened(swapped)) == [3, 5]
 
 
 @pytest.mark.parametrize(

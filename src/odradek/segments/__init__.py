@@ -71,21 +71,17 @@ def open(path: str | PathLike[str]) -> SegmentedLog:
 
     Raises:
         ConfigError: No such file or directory; or a directory without segments, or with those of 0.7 and later ones,
-            or with a segment whose name is not a number (a broker refuses such a directory, too), or with a compaction
-            that a broker must end first. For a directory of many logs, see `logs`.
+            or with a segment whose name is not a number (a broker refuses such a directory, too). For a directory of
+            many logs, see `logs`.
     """
     log: Path = _PATH("path", path)
     if log.is_dir():
         return _open_directory(log)
     partition = _partition(log.absolute().parent)
-    size = log.stat().st_size
     if log.suffix == kafka.SUFFIX or _KAFKA_FILE.fullmatch(log.name):
-        match = _KAFKA_FILE.fullmatch(log.name)
-        return KafkaLog(
-            partition, (KafkaSegment(log, partition, Position(int(match["start"]) if match else 0), size),), log.parent
-        )
+        return KafkaLog(partition, (_kafka_segment(log, partition),), log.parent)
     start = int(log.stem) if _is_segment(log) else 0
-    return SegmentedLog(partition, (SegmentFile(log, partition, Position(start), size),))
+    return SegmentedLog(partition, (SegmentFile(log, partition, Position(start), log.stat().st_size),))
 
 
 def logs(path: str | PathLike[str]) -> list[SegmentedLog]:
@@ -129,35 +125,40 @@ def _logs_in(directory: Path) -> list[Path]:
 
 
 def _segments_in(directory: Path) -> list[Path]:
-    return [file for file in directory.iterdir() if file.suffix in (kafka07.SUFFIX, kafka.SUFFIX)]
+    return [file for file in directory.iterdir() if file.suffix in (kafka07.SUFFIX, kafka.SUFFIX) or _is_swap(file)]
+
+
+def _is_swap(file: Path) -> bool:
+    return file.name.endswith(_SWAP) and _KAFKA_FILE.fullmatch(file.name) is not None
 
 
 def _open_directory(directory: Path) -> SegmentedLog:
     files = _segments_in(directory)
     for file in files:
-        if not _is_segment(file):
+        if not (_is_segment(file) or _is_swap(file)):
             raise ConfigError(f"{file}: a segment is named after its start position, and this name is not a number")
-    swapped = sorted(file.name for file in directory.iterdir() if file.name.endswith(_SWAP))
-    if swapped:
-        raise ConfigError(
-            f"{directory}: {swapped[0]} is of a compaction that had not ended: which files are the log is not decided. "
-            "Start a broker on the directory or a copy of it, which ends the compaction; or, if no *.deleted file "
-            f"covers the same offsets, remove the *{_SWAP} files from a copy"
-        )
     if not files:
         inside = len(_logs_in(directory))
         hint = f"; {inside} logs in its subdirectories: open one of them, or all with logs()" if inside else ""
         raise ConfigError(f"{directory}: no *{kafka07.SUFFIX} files in it, and no *{kafka.SUFFIX} files{hint}")
-    if len({file.suffix for file in files}) > 1:
+    partition = _partition(directory.absolute())
+    old = [file for file in files if file.suffix == kafka07.SUFFIX]
+    if old and len(old) < len(files):
         raise ConfigError(
             f"{directory}: has segments of Kafka 0.7 (*{kafka07.SUFFIX}) and of later ones (*{kafka.SUFFIX}): open the "
             "files by their names, or take those of one of them away"
         )
-    partition = _partition(directory.absolute())
-    kind = KafkaSegment if files[0].suffix == kafka.SUFFIX else SegmentFile
-    segments = [kind(file, partition, Position(int(file.stem)), file.stat().st_size) for file in files]
-    ordered = tuple(sorted(segments, key=lambda segment: segment.start))
-    return SegmentedLog(partition, ordered) if kind is SegmentFile else KafkaLog(partition, ordered, directory)
+    if not old:
+        return KafkaLog(
+            partition, kafka.without_replaced([_kafka_segment(file, partition) for file in files]), directory
+        )
+    segments = [SegmentFile(file, partition, Position(int(file.stem)), file.stat().st_size) for file in files]
+    return SegmentedLog(partition, tuple(sorted(segments, key=lambda segment: segment.start)))
+
+
+def _kafka_segment(file: Path, partition: TopicPartition) -> KafkaSegment:
+    match = _KAFKA_FILE.fullmatch(file.name)
+    return KafkaSegment(file, partition, Position(int(match["start"]) if match else 0), file.stat().st_size)
 
 
 def _is_segment(file: Path) -> bool:

@@ -129,7 +129,7 @@ class _IndexCheck:
         times = segment.index(".timeindex")
         self._time = TimeIndex(times, segment.start).last() if times.exists() else None
         self._has_time = self._time is None
-        self._is_disordered = self._time is None and times.exists() and times.stat().st_size >= 12
+        self._is_disordered = self._time is None and _has_entries(times)
 
     def add(self, entry: StoredEntry) -> None:
         """Add the next entry of the segment."""
@@ -160,6 +160,13 @@ class _IndexCheck:
     def _add_fault(self, offset: int, at: int) -> None:
         reason = f"no batch with offset {offset} starts at byte {at}; {_REBUILT}"
         self._fault = Fault(self._path, Position(max(offset, 0)), reason)
+
+
+def _has_entries(path: Path) -> bool:
+    if not path.exists():
+        return False
+    with path.open("rb") as file:
+        return any(file.read(12))  # zeros are space
 
 
 def _damaged_snapshot(segment: KafkaSegment) -> Iterator[Fault]:

@@ -48,8 +48,8 @@ class OffsetIndex:
 
     def entries(self) -> Iterator[tuple[int, int]]:
         """Yield the offset and the byte of each entry that is used. Raises OSError."""
-        for number, (relative, at) in enumerate(_records(self._path, _OFFSET)):
-            if number and not relative and not at:
+        for relative, at in _records(self._path, _OFFSET):
+            if not relative and not at:
                 return
             yield self._base + relative, at
 
@@ -76,8 +76,8 @@ class TimeIndex:
         not in order, or the file cannot be read."""
         previous: tuple[int, int] | None = None
         try:
-            for number, (time, relative) in enumerate(_records(self._path, _TIME)):
-                if number and not time and not relative:
+            for time, relative in _records(self._path, _TIME):
+                if not time and not relative:
                     break
                 entry = time, self._base + relative
                 if previous is not None and (entry[0] < previous[0] or entry[1] < previous[1]):

@@ -25,9 +25,9 @@ from odradek.segments._transactions import TransactionScan
 from odradek.types import Columns, Position
 from odradek.wire.kafka.records.decoder import RecordDecoder
 
-__all__ = ["SUFFIX", "KafkaLog", "KafkaSegment", "kind_of"]
+__all__ = ["SUFFIX", "KafkaLog", "KafkaSegment", "kind_of", "without_replaced"]
 
-SUFFIX = ".log"
+SUFFIX, SWAPPED = ".log", ".swap"
 
 log = logging.getLogger("odradek.segments")
 
@@ -275,7 +275,32 @@ def _may_have(entry: StoredEntry, timestamp_ms: int) -> bool:
     return entry.magic > 0 and entry.max_timestamp >= max(timestamp_ms, 0)
 
 
+def without_replaced(files: Sequence[KafkaSegment]) -> tuple[KafkaSegment, ...]:
+    """Return the segments of a log in order, where the broker ended in the middle of a compaction those that a broker
+    would have after its next start: a file `.swap` replaces the segments between its offsets, unless there is a
+    `.cleaned` in front of it or with its offset, which says that its compaction was not complete. Raises OSError.
+    """
+    kept = {segment.start: segment for segment in files if segment.path.suffix != SWAPPED}
+    for swapped in sorted((segment for segment in files if segment.path.suffix == SWAPPED), key=_start_of):
+        names = [path.name.split(".")[0] for path in swapped.path.parent.glob("*.cleaned")]
+        if min((int(name) for name in names if name.isascii() and name.isdigit()), default=_NO_END) <= swapped.start:
+            continue
+        with io.FileIO(swapped.path) as file:
+            scan = EntryScan(file, 0, swapped.size, swapped.start)
+            for _ in scan:
+                pass
+        kept = {start: one for start, one in kept.items() if not swapped.start <= start < scan.offset}
+        kept[swapped.start] = swapped
+    return tuple(sorted(kept.values(), key=_start_of))
+
+
+def _start_of(segment: KafkaSegment) -> int:
+    return segment.start
+
+
 _LEFT_OVER = {
+    ".swap": "segments of a compaction that had not ended: read in place of those that they replace, as by a broker "
+    "when it starts, if the compaction was complete, otherwise ignored",
     ".deleted": "segments that the broker had taken out of the log and not yet deleted; ignored",
     ".cleaned": "files of a compaction that had not ended; ignored, as a broker deletes them when it starts",
 }

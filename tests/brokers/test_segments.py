@@ -1,0 +1,222 @@
+"""Log directories of real brokers, read without them, against what their clients and Kafka's own tool say."""
+
+from __future__ import annotations
+
+import random
+import re
+from itertools import pairwise
+from typing import Any
+
+import anyio
+import pytest
+
+import odradek as od
+from odradek import segments
+from odradek.segments import KafkaLog
+from odradek.testing import KafkaBroker
+
+from . import foreign
+from .test_data import compressions_of, connect, has, read_all, send, shapes
+
+pytestmark = [pytest.mark.anyio, pytest.mark.brokers, pytest.mark.timeout(300)]
+
+SEGMENT_BYTES = 1 << 20
+"""The least that a broker of 4.x takes."""
+FORMATS = {"0.9.0": 0, "0.10.0": 1}
+"""Formats that brokers from 0.11 to 2.x convert records to -> magic."""
+
+Line = dict[str, str]
+
+
+def opened(kafka: KafkaBroker, topic: str) -> KafkaLog:
+    log = segments.open(kafka.data_dir / f"{topic}-0")
+    assert isinstance(log, KafkaLog)
+    return log
+
+
+def records(log: KafkaLog, *, read_committed: bool = False) -> list[od.Record]:
+    return [record for batch in log.batches(read_committed=read_committed) for record in batch]
+
+
+def dumped(kafka: KafkaBroker, log: KafkaLog, *options: str) -> list[Line]:
+    """What Kafka's tool prints of each batch of the first file, with options of each record. Names are small letters.
+
+    From 2.3 on it prints the batches between the records, and "|" in front of records.
+    """
+    package = "org.apache.kafka" if has(kafka, (4,)) else "kafka"
+    path = str(log.segments[0].path)
+    done = kafka.java_tool(f"{package}.tools.DumpLogSegments", "--files", path, *options)
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout.splitlines()
+    inside = [line for line in printed if line.startswith("|")]
+    lines = [re.findall(r"(\w+): (\S+)", line) for line in inside or printed]
+    return [{name.lower(): text for name, text in line} for line in lines if len(line) > 2]
+
+
+async def write_all(kafka: KafkaBroker, topic: str) -> None:
+    """Write records with every compression; and transactions that are committed, aborted and open."""
+    headers = (("a", b"1"), ("b", None)) if has(kafka, (0, 11)) else ()
+    rows = [(None if n % 3 else b"k%d" % n, b"v%d" % n, headers if n % 2 else (), None) for n in range(7)]
+    async with connect(kafka) as cluster:
+        for compression in compressions_of(kafka):
+            await send(cluster, topic, rows, compression=compression)
+            await send(cluster, topic, [(b"k", None, (), None)], compression=compression)
+        if not has(kafka, (0, 11)):
+            return
+        async with cluster.producer(transactional_id=f"{topic}-a", compression="gzip") as out:
+            async with out.transaction():
+                await out.send_many(topic, [b"c", b"d"], partition=0)
+            with pytest.raises(KeyError):
+                async with out.transaction():
+                    await out.send_many(topic, [b"e", b"f"], partition=0)
+                    raise KeyError
+    foreign.write_transactions(kafka, topic)
+
+
+def compare_batches(log: KafkaLog, lines: list[Line]) -> None:
+    """Compare the headers of all batches with what Kafka's tool says."""
+    batches = list(log.stored_batches())
+    assert len(batches) == len(lines) > 0
+    for batch, line in zip(batches, lines, strict=True):
+        assert (str(batch.at), str(batch.magic)) == (line["position"], line["magic"])
+        kind = line["compresscodec"].lower().removesuffix("compressioncodec")
+        assert {"no": "none"}.get(kind, kind) == batch.compression
+        assert (line["isvalid"], batch.damage) == ("true", "")
+        assert int(line.get("createtime", line.get("logappendtime", -1))) == (
+            -1 if batch.timestamp is None else batch.timestamp
+        )
+        if batch.magic < 2:
+            assert int(line["offset"]) == batch.base_offset
+            continue
+        assert [int(line[name]) for name in BATCH_FIELDS] == [
+            batch.base_offset,
+            batch.next_offset - 1,
+            batch.size,
+            *(-1 if number is None else number for number in (batch.base_sequence, batch.last_sequence)),
+            *(-1 if number is None else number for number in (batch.producer_id, batch.producer_epoch)),
+            batch.leader_epoch,
+        ]
+        assert line["istransactional"] == str(batch.is_transactional).lower()
+        if "iscontrol" in line:
+            assert line["iscontrol"] == str(batch.marker is not None).lower()
+            assert int(line["count"]) == batch.record_count
+
+
+BATCH_FIELDS = (
+    "baseoffset", "lastoffset", "size", "basesequence", "lastsequence", "producerid", "producerepoch",
+    "partitionleaderepoch",
+)  # fmt: skip
+
+
+def compare_records(log: KafkaLog, lines: list[Line]) -> None:
+    """Compare all records, and the markers of transactions, with what Kafka's tool says."""
+    data = [line for line in lines if "endtxnmarker" not in line]
+    assert [as_line(record, line) for record, line in zip(records(log), data, strict=True)] == data
+    markers = {b.base_offset: b.marker for b in log.stored_batches() if b.marker is not None}
+    assert markers == {int(line["offset"]): line["endtxnmarker"].lower() for line in lines if line not in data}
+
+
+def as_line(record: od.Record, line: Line) -> Line:
+    """The line with everything in it that is also in the record as the record says."""
+    known: dict[str, Any] = {"offset": record.position}
+    if "createtime" in line:
+        known["createtime"] = record.timestamp
+    if record.key is not None and ("key" in line or record.value is not None):  # 0.8 and 0.9 leave it out
+        known["key"] = record.key.decode()
+    if record.value is not None:
+        known["payload"] = record.value.decode()
+    elif "payload" in line:
+        known["payload"] = "null"
+    if "headerkeys" in line:
+        known["headerkeys"] = f"[{','.join(name for name, _ in record.headers)}]"
+    sizes = {"keysize": record.key, "valuesize": record.value, "payloadsize": record.value}
+    known |= {name: -1 if sizes[name] is None else len(sizes[name] or b"") for name in sizes if name in line}
+    return {**line, **{name: str(fact) for name, fact in known.items()}}
+
+
+async def test_files_hold_what_kafka_s_own_tool_says(kafka: KafkaBroker, topic: str) -> None:
+    kafka.create_topic(topic)
+    await write_all(kafka, topic)
+    log = opened(kafka, topic)
+    compare_batches(log, dumped(kafka, log))
+    compare_records(log, dumped(kafka, log, "--print-data-log", "--deep-iteration"))
+    assert log.verify().faults == ()
+    assert log.facts.topic_id is not None or kafka.mode == "zookeeper"
+    assert bool(log.facts.leader_epochs) == has(kafka, (0, 11))
+
+
+async def test_files_hold_what_consumers_get(kafka: KafkaBroker, topic: str) -> None:
+    kafka.create_topic(topic, config={"segment.bytes": str(SEGMENT_BYTES)})
+    large = [(b"large", random.Random(n).randbytes(30_000), (), None) for n in range(100)]
+    async with connect(kafka) as cluster:
+        for compression in compressions_of(kafka):
+            await send(cluster, topic, shapes(kafka), compression=compression)
+        await send(cluster, topic, large)
+    await write_all(kafka, topic)
+    async with connect(kafka) as cluster:
+        everything = await read_all(cluster, topic)
+        log = opened(kafka, topic)
+        with anyio.fail_after(60):
+            while log.high_watermark != log.end:  # brokers note it every 5 s
+                await anyio.sleep(0.2)
+                log = opened(kafka, topic)
+        assert records(log) == everything
+        if has(kafka, (0, 11)):
+            assert records(log, read_committed=True) == await read_all(cluster, topic, isolation="read_committed")
+        assert len(log.segments) >= 3
+        for record in everything[::40] if has(kafka, (0, 10, 1)) else ():
+            assert record.timestamp is not None
+            positions = await cluster.positions(topic, od.AtTime(record.timestamp / 1000))
+            assert log.position_at(record.timestamp) == positions[record.partition]
+    ends = [0, 31, log.end // 2, log.end]
+    parts = [log.batches(a, b) for a, b in pairwise(ends)]
+    assert [record for part in parts for batch in part for record in batch] == everything
+    result = log.verify()
+    assert (result.messages, result.faults) == (len(everything), ())
+
+
+@pytest.mark.parametrize("version", FORMATS)
+async def test_records_that_a_broker_converted(kafka: KafkaBroker, topic: str, version: str) -> None:
+    if not has(kafka, (0, 11)) or has(kafka, (3,)):
+        assert kafka.version not in ("0.11.0.3", "1.1.1", "2.8.2")  # which can
+        return
+    kafka.create_topic(topic, config={"message.format.version": version})
+    rows = [(b"k%d" % n, b"v%d" % n, (), None) for n in range(7)]
+    async with connect(kafka) as cluster:
+        for compression in ("none", "gzip", "snappy", "lz4"):
+            await send(cluster, topic, rows, compression=compression, acks=1)  # brokers do not convert numbered batches
+        everything = await read_all(cluster, topic)
+    log = opened(kafka, topic)
+    assert {batch.magic for batch in log.stored_batches()} == {FORMATS[version]}
+    assert records(log) == everything
+    compare_batches(log, dumped(kafka, log))
+    compare_records(log, dumped(kafka, log, "--print-data-log", "--deep-iteration"))
+
+
+async def test_a_compacted_log_of_a_broker_that_stopped(kafka: KafkaBroker, topic: str) -> None:
+    config = {"log.cleaner.backoff.ms": "100", "log.cleaner.enable": "true"}
+    policy = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"}
+    with KafkaBroker(kafka.version, mode=kafka.mode, config=config) as broker:
+        broker.create_topic(topic, config=policy)
+        async with connect(broker) as cluster:
+            with anyio.fail_after(120):
+                while True:
+                    await send(cluster, topic, [(b"k%d" % (n % 3), b"%d" % n, (), None) for n in range(50)])
+                    everything = await read_all(cluster, topic)
+                    if everything[-1].position >= len(everything):
+                        break
+                    await anyio.sleep(0.2)  # segments are rolled by their age
+        broker.terminate()
+        log = opened(broker, topic)
+        read = records(log)
+        assert len(read) < log.end == everything[-1].next_position
+        assert {r.key: r.value for r in read} == {r.key: r.value for r in everything}
+        assert log.verify().faults == ()
+        assert (log.high_watermark, log.facts.recovery_point) == (log.end, log.end)
+        stored = log.snapshot()
+        assert (stored is not None) == has(kafka, (0, 11))
+        if stored is not None:
+            last = {state.producer_id: state for state in log.producers}
+            assert stored[0] == log.end
+            both = [(state, last[state.producer_id]) for state in stored[1] if state.producer_id in last]
+            assert both and all(mine == theirs for mine, theirs in both)
