@@ -23,6 +23,7 @@ from odradek.core.kafka.partitioners import murmur2, positive
 from odradek.testing import FaultProxy, Kafka07Broker, KafkaBroker, MemoryCluster, ZooKeeperServer
 from odradek.wire.kafka07.message_set import encode_set
 
+from .kafka_logs import batch, write_log
 from .payloads import payload
 
 PAGES = Path(__file__).parent.parent / "docs" / "howto"
@@ -52,12 +53,16 @@ def backup(tmp_path: Path) -> Path:
 
 
 def test_segments(backup: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_log(Path(f"{backup}-4") / "payments-0", {0: batch(range(250))})
     names = run_page("segments.md", backup)
     printed = capsys.readouterr().out
     assert "0 b'00000'" in printed and "orders 0 0 15000 15000" in printed and "orders 1 0 15000 15000" in printed
     assert [value for part in (names["first"], names["second"]) for batch in part for value in batch.values] == ROWS
     assert f"1000 {arrow.schema().names}" in printed
     assert names["result"].faults == ()
+    assert "offsets 0 250 (0, 250)\n0\n" in printed
+    assert [record.position for record in names["part"]] == list(range(100, 200))
+    assert len(names["committed"]) == 250
 
 
 @pytest.mark.anyio

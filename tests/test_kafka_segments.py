@@ -159,6 +159,7 @@ def test_reading_takes_no_more_memory_than_a_batch(tmp_path: Path) -> None:
     log, process = opened(directory), psutil.Process()
     others = pa.total_allocated_bytes()
     assert sum(map(len, log.batches())) == log.verify().messages == 100_000
+    assert sum(part.num_rows for part in log.arrow(until=50_000, read_committed=True)) == 50_000
     before, most = process.memory_info().rss, 0
     for _ in log.arrow(max_bytes=4 << 20, read_committed=True):
         most = max(most, process.memory_info().rss)

@@ -151,34 +151,25 @@ class EntryScan:
         return memoryview(self._data)[start : start + HEADER_BYTES]
 
     def _entry(self, head: memoryview) -> StoredEntry | None:
-        wrong = self._wrong_with(head, self._size - self.at)
+        left = self._size - self.at
+        if len(head) == HEADER_BYTES and head[16] == 2:
+            batch = batch_header(head)
+            base, size, delta = batch.base_offset, 12 + batch.length, batch.last_offset_delta
+            if HEADER_BYTES <= size <= min(left, LARGEST_ENTRY) and delta >= 0 and 0 <= base < _MAX_OFFSET - delta:
+                producer = batch.producer_id, batch.producer_epoch, batch.base_sequence
+                facts = batch.attributes, batch.record_count, batch.max_timestamp, batch.leader_epoch
+                return StoredEntry(self.at, size, 2, base, base + delta, *facts, *producer)
+        wrong = self._wrong_with(head, left)
         if wrong is not None:
             self.stop, self.reason = wrong
             return None
-        size = 12 + _START.unpack_from(head)[1]
-        if head[16] < 2:
-            return _message(self.at, size, head)
-        batch = batch_header(head)
-        return StoredEntry(
-            self.at,
-            size,
-            2,
-            batch.base_offset,
-            batch.last_offset,
-            batch.attributes,
-            batch.record_count,
-            batch.max_timestamp,
-            batch.leader_epoch,
-            batch.producer_id,
-            batch.producer_epoch,
-            batch.base_sequence,
-        )
+        return _message(self.at, 12 + _START.unpack_from(head)[1], head)
 
     def _wrong_with(self, head: memoryview, left: int) -> tuple[ScanStop, str] | None:
         """Return the reason why the scan ends in front of the entry with this header, if it does."""
         if not len(head):
             return ScanStop.TORN, f"the last {left} bytes are not there any more"
-        if len(head) < HEAD_BYTES:
+        if len(head) < HEAD_BYTES or (head[16] == 2 and len(head) < HEADER_BYTES):
             return ScanStop.TORN, f"the last {left} bytes are not a whole entry"
         if not any(head[:HEAD_BYTES]):
             return self._at_zeros(left)
