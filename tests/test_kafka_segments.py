@@ -292,6 +292,13 @@ def test_checkpoints_and_the_id_of_the_topic(directory: Path) -> None:
     assert log.verify().faults == ()
 
 
+def test_a_start_behind_the_end_is_named(directory: Path) -> None:
+    (directory.parent / "log-start-offset-checkpoint").write_text("0\n1\nmy-topic 7 300\n")
+    log = opened(directory)
+    assert (log.extent(), offsets(log)) == ((200, 200), [])
+    assert "the log ends at 200, and 300 was noted as its start" in log.notes[0]
+
+
 @pytest.mark.parametrize(
     "content", [b"1\n0\n", b"0\n2\nmy-topic 7 5\n", b"0\n1\nmy-topic 7 x\n", b"\xff\xfe", b"0\n1\n7 5\n"]
 )

@@ -186,7 +186,9 @@ RANGE: dict[str, object] = {"start": None, "until": None, "corrupt": "fail"}
 FILES: list[tuple[str, dict[str, object]]] = [
     ("open", {"path": "nowhere"}),
     ("logs", {"path": "nowhere"}),
-    ("batches", RANGE),
+    ("left_out", {"path": "nowhere"}),
+    ("position_at", {"timestamp_ms": 0}),
+    ("batches", {**RANGE, "read_committed": False}),
     ("arrow", {**RANGE, "max_bytes": 100}),
     ("verify", {"advance": None}),
 ]

@@ -390,6 +390,14 @@ def test_a_broker_s_directory_is_not_a_log_and_the_error_says_what_to_open(tmp_p
         segments.logs(tmp_path / "missing")
 
 
+def test_the_position_of_a_time_is_the_newest_file_not_written_to_since(tmp_path: Path) -> None:
+    log = segments.open(write(tmp_path / "t-0", FIRST, SECOND))
+    for segment, seconds in zip(log.segments, (1000, 2000), strict=True):
+        os.utime(segment.path, (seconds, seconds))
+    assert [log.position_at(ms) for ms in (0, 999_999, 1_000_000, 1_999_999, 2_000_000)] == [0, 0, 0, 0, 26]
+    assert (log.extent(), log.extent(read_committed=True), log.unit, log.notes) == ((0, 41), (0, 41), "bytes", ())
+
+
 def test_iterating_over_a_log_yields_batches(tmp_path: Path) -> None:
     log = segments.open(write(tmp_path / "t-0", FIRST))
     assert [type(batch) for batch in log] == [Batch]

@@ -24,7 +24,7 @@ BATCH_BYTES = 2 * CHUNK_BYTES
 Report = Callable[[CorruptMessage], None]
 """Function that is called with each entry that `corrupt="skip"` leaves out."""
 
-SIZE = arguments.size_bytes()
+_SIZE = arguments.size_bytes()
 _POSITION = arguments.optional(arguments.count(0, (1 << 63) - 1, "a position"))
 _RANGE = {
     "start": _POSITION,
@@ -32,7 +32,8 @@ _RANGE = {
     "corrupt": arguments.choice("fail", "skip", "raw"),
     "read_committed": arguments.flag(),
 }
-ADVANCE = arguments.optional(arguments.function("a callable that takes a number of bytes"))
+_TIME = arguments.count(-(1 << 63), (1 << 63) - 1, "milliseconds since the epoch")
+_ADVANCE = arguments.optional(arguments.function("a callable that takes a number of bytes"))
 
 
 class LogCheckResult(NamedTuple):
@@ -89,17 +90,23 @@ class SegmentedLog:
         return self.start, self.end
 
     def position_at(self, timestamp_ms: int) -> Position:
-        """Return the position of the first record of a time or a later one; `end` if there is none.
+        """Return the position of the first record of a time or a later one; `end` if there is none. Records without
+        timestamps (before 0.10) have no time.
 
-        In 0.7, which has no timestamps, it is the start of the newest segment that was not written to since, or the
-        first position.
+        In 0.7 it is the start of the newest segment that was not written to since, or the first position.
 
         Args:
             timestamp_ms: Milliseconds since the epoch.
 
         Raises:
+            CorruptMessage: An entry that may have the time cannot be decoded (0.8 and later).
             OSError: A file cannot be read.
+            ConfigError, TypeError: The time is none.
         """
+        _TIME("timestamp_ms", timestamp_ms)
+        return self._position_at(timestamp_ms)
+
+    def _position_at(self, timestamp_ms: int) -> Position:
         written = [segment for segment in self.segments if segment.path.stat().st_mtime * 1000 <= timestamp_ms]
         return written[-1].start if written else self.start
 
@@ -187,7 +194,7 @@ class SegmentedLog:
             CorruptMessage, OSError, ConfigError, TypeError: As for `batches`.
         """
         arguments.check_all(_RANGE, start=start, until=until, corrupt=corrupt, read_committed=read_committed)
-        SIZE("max_bytes", max_bytes)
+        _SIZE("max_bytes", max_bytes)
         return self._decode(start, until, corrupt, max_bytes, read_committed, report or _ignore_report)
 
     def _decode(
@@ -221,7 +228,7 @@ class SegmentedLog:
         Raises:
             OSError: A file cannot be read.
         """
-        ADVANCE("advance", advance)
+        _ADVANCE("advance", advance)
         return self._check(advance or _ignore)
 
     def _check(self, advance: Callable[[int], None]) -> LogCheckResult:

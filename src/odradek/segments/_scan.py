@@ -29,6 +29,7 @@ _START = struct.Struct(">qi")
 _MESSAGE_TIME = struct.Struct(">q")
 _LARGE_BYTES = 64 * KiB  # behind an entry of this size only the next header is read, not a chunk
 _LITTLE_READ = 4 * KiB
+_MOST_TRIES = 64  # of what looks like an entry, each of which may be large
 _MAX_OFFSET = (1 << 63) - 1
 _NO_PRODUCER = -1
 
@@ -201,7 +202,7 @@ class EntryScan:
                 return False
             following = batch_header(head).next_offset
         wanted = following.to_bytes(8, "big")
-        at, tail = self.at + 1, b""
+        at, tail, tries = self.at + 1, b"", 0
         while left > len(wanted) and at < self._size:
             self._file.seek(at)
             if not (chunk := self._file.read(CHUNK_BYTES)):
@@ -211,6 +212,9 @@ class EntryScan:
             while index >= 0:
                 if read_sound_entry(self._file, first + index, self._size) is not None:
                     return True
+                tries += 1
+                if tries == _MOST_TRIES:
+                    return False
                 index = data.find(wanted, index + 1)
             at, tail = at + len(chunk), data[-len(wanted) + 1 :]
         return False

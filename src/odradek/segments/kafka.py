@@ -11,7 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from odradek import arguments
 from odradek.core.interfaces import DecoderOptions
 from odradek.errors import CorruptMessage
 from odradek.segments._check import KafkaCheck
@@ -32,7 +31,6 @@ SUFFIX, SWAPPED = ".log", ".swap"
 log = logging.getLogger("odradek.segments")
 
 _NO_END = (1 << 63) - 1
-_TIME = arguments.count(-(1 << 63), (1 << 63) - 1, "milliseconds since the epoch")
 
 
 class _Tail(NamedTuple):
@@ -122,6 +120,8 @@ class KafkaLog(SegmentedLog):
                 f"{self.directory}: offsets {self.facts.log_start} to {first - 1} are not here, although the log "
                 "begins with them: they were moved to remote storage, or their files are missing"
             )
+        if self.facts.log_start is not None and self.facts.log_start > self.end:
+            yield f"{self.directory}: the log ends at {self.end}, and {self.facts.log_start} was noted as its start"
         if self.high_watermark is not None and self.high_watermark < self.end:
             yield (
                 f"{self.directory}: offsets {self.high_watermark} to {self.end - 1} are behind the high watermark: "
@@ -133,19 +133,7 @@ class KafkaLog(SegmentedLog):
             if any(self.directory.glob(f"*{suffix}")):
                 yield f"{self.directory}: *{suffix}: {words}"
 
-    def position_at(self, timestamp_ms: int) -> Position:
-        """Return the offset of the first record of a time or a later one; `end` if there is none. Records without
-        timestamps (before 0.10) have no time.
-
-        Args:
-            timestamp_ms: Milliseconds since the epoch.
-
-        Raises:
-            CorruptMessage: What must be read cannot be.
-            OSError: A file cannot be read.
-            ConfigError, TypeError: The time is none.
-        """
-        _TIME("timestamp_ms", timestamp_ms)
+    def _position_at(self, timestamp_ms: int) -> Position:
         for segment, following in self._between(self.start, _NO_END):
             with io.FileIO(segment.path) as file:
                 if following < _NO_END and self._is_before(segment, file, timestamp_ms):
@@ -280,7 +268,7 @@ def without_replaced(files: Sequence[KafkaSegment]) -> tuple[KafkaSegment, ...]:
     would have after its next start: a file `.swap` replaces the segments between its offsets, unless there is a
     `.cleaned` in front of it or with its offset, which says that its compaction was not complete. Raises OSError.
     """
-    kept = {segment.start: segment for segment in files if segment.path.suffix != SWAPPED}
+    kept = [segment for segment in files if segment.path.suffix != SWAPPED]
     for swapped in sorted((segment for segment in files if segment.path.suffix == SWAPPED), key=_start_of):
         names = [path.name.split(".")[0] for path in swapped.path.parent.glob("*.cleaned")]
         if min((int(name) for name in names if name.isascii() and name.isdigit()), default=_NO_END) <= swapped.start:
@@ -289,9 +277,9 @@ def without_replaced(files: Sequence[KafkaSegment]) -> tuple[KafkaSegment, ...]:
             scan = EntryScan(file, 0, swapped.size, swapped.start)
             for _ in scan:
                 pass
-        kept = {start: one for start, one in kept.items() if not swapped.start <= start < scan.offset}
-        kept[swapped.start] = swapped
-    return tuple(sorted(kept.values(), key=_start_of))
+        behind = max(scan.offset, swapped.start + 1)
+        kept = [*(segment for segment in kept if not swapped.start <= segment.start < behind), swapped]
+    return tuple(sorted(kept, key=_start_of))
 
 
 def _start_of(segment: KafkaSegment) -> int:
