@@ -442,6 +442,19 @@ def test_a_damaged_length_is_damage_and_not_a_torn_end(tmp_path: Path, start: in
     assert log.end == (start or 200)
 
 
+@pytest.mark.parametrize("offset", [b"\xff" * 8, b"\x80" + bytes(7), b"\x7f" + b"\xff" * 7])
+@pytest.mark.parametrize("length", [None, 1 << 20])
+def test_an_offset_that_cannot_be_is_damage(tmp_path: Path, offset: bytes, length: int | None) -> None:
+    data = bytearray(FILES[140])
+    data[:8] = offset
+    if length is not None:
+        data[8:12] = length.to_bytes(4, "big")
+    log = opened(write_log(tmp_path / "t-0", {**FILES, 140: bytes(data)}))
+    with pytest.raises(CorruptMessage, match="which cannot be"):
+        records(log)
+    assert (log.end, [f.position for f in log.verify().faults]) == (140, [140])
+
+
 def test_zeros_at_the_end_are_space_and_elsewhere_damage(tmp_path: Path) -> None:
     log = opened(write_log(tmp_path / "t-0", {**FILES, 140: FILES[140] + bytes(1_000_000)}))
     assert offsets(log) == list(range(200))

@@ -180,11 +180,11 @@ class EntryScan:
             return ScanStop.DAMAGED, f"unknown magic {magic}"
         if length < (LEAST_LENGTH if magic == 2 else LEAST_MESSAGE):
             return ScanStop.DAMAGED, f"an entry whose length field says {length}"
-        if size > left:
-            if self._has_sound_entry(head, left):
-                return ScanStop.DAMAGED, f"an entry whose length field says {length}, and entries follow it"
-            return ScanStop.TORN, f"the last {left} bytes are not a whole entry"
-        return _impossible(head, offset, size)
+        if (impossible := _impossible(head, offset, size)) is not None or size <= left:
+            return impossible
+        if self._has_sound_entry(head, left):
+            return ScanStop.DAMAGED, f"an entry whose length field says {length}, and entries follow it"
+        return ScanStop.TORN, f"the last {left} bytes are not a whole entry"
 
     def _at_zeros(self, left: int) -> tuple[ScanStop, str]:
         self._file.seek(self.at)
@@ -196,11 +196,7 @@ class EntryScan:
 
     def _has_sound_entry(self, head: memoryview, left: int) -> bool:
         """Return True if the entry that must come next is somewhere in the rest of the file."""
-        following = _START.unpack_from(head)[0] + 1
-        if head[16] == 2:
-            if len(head) < HEADER_BYTES or not 0 <= batch_header(head).last_offset < _MAX_OFFSET:
-                return False
-            following = batch_header(head).next_offset
+        following = batch_header(head).next_offset if head[16] == 2 else _START.unpack_from(head)[0] + 1
         wanted = following.to_bytes(8, "big")
         at, tail, tries = self.at + 1, b"", 0
         while left > len(wanted) and at < self._size:
