@@ -175,6 +175,19 @@ async def test_files_hold_what_consumers_get(kafka: KafkaBroker, topic: str) -> 
     assert (result.messages, result.faults) == (len(everything), ())
 
 
+async def test_a_file_that_is_allocated_in_advance(kafka: KafkaBroker, topic: str) -> None:
+    if not has(kafka, (0, 9)):
+        return  # 0.8 has no such option
+    kafka.create_topic(topic, config={"preallocate": "true", "segment.bytes": str(SEGMENT_BYTES)})
+    await write_all(kafka, topic)
+    async with connect(kafka) as cluster:
+        everything = await read_all(cluster, topic)
+    log = opened(kafka, topic)
+    assert log.size == SEGMENT_BYTES
+    assert records(log) == everything
+    assert "are zeros, which were never written" in log.notes[-1] and log.verify().faults == ()
+
+
 @pytest.mark.parametrize("version", FORMATS)
 async def test_records_that_a_broker_converted(kafka: KafkaBroker, topic: str, version: str) -> None:
     if not has(kafka, (0, 11)) or has(kafka, (3,)):
