@@ -391,6 +391,16 @@ def test_directories_that_are_no_replicas_are_left_out_and_named(tmp_path: Path,
     assert segments.left_out(tmp_path / name) == []
 
 
+def test_what_is_left_of_a_log_is_not_cut_by_the_offsets_of_another(tmp_path: Path) -> None:
+    (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\nt 0 150\n")
+    for name in ("t-0", f"t-0.{'a' * 32}-delete"):
+        write_log(tmp_path / name, FILES)
+        (tmp_path / name / f"{0:020}.log").rename(tmp_path / name / f"{0:020}.log.deleted")
+    assert opened(tmp_path / "t-0").start == 150
+    assert offsets(opened(tmp_path / "t-0" / f"{0:020}.log.deleted")) == list(range(140))
+    assert offsets(opened(tmp_path / f"t-0.{'a' * 32}-delete")) == list(range(140, 200))
+
+
 def test_a_directory_of_both_kinds_is_refused(directory: Path) -> None:
     (directory / f"{0:020}.kafka").touch()
     with pytest.raises(ConfigError, match=r"0\.7 .*later ones"):

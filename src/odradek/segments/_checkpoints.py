@@ -65,11 +65,14 @@ class LogFacts(NamedTuple):
     notes: tuple[str, ...]
 
 
-def read_facts(directory: Path, partition: TopicPartition) -> LogFacts:
-    """Return what the files in a log's directory, and in the one that it is in, state about it."""
+def read_facts(directory: Path, partition: TopicPartition, *, is_replica: bool) -> LogFacts:
+    """Return what the files in a log's directory state about it, and if it `is_replica` those in the directory that it
+    is in: their offsets are those of the broker's replica of the partition, not of what is left of another one."""
     notes: list[str] = []
 
     def offset(name: str) -> int | None:
+        if not is_replica:
+            return None
         rows = _checkpoint(directory.parent / name, 3, notes)
         key = [partition.topic, str(partition.partition)]
         offsets = [int(row[2]) for row in rows if row[:2] == key]

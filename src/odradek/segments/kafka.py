@@ -60,7 +60,10 @@ class KafkaLog(SegmentedLog):
     @cached_property
     def facts(self) -> LogFacts:
         """The facts that files beside the log state: topic id, leader epochs, checkpoints. Raises OSError."""
-        return read_facts(self.directory, self.partition)
+        is_rest = any(segment.path.suffix in (".deleted", ".cleaned") for segment in self.segments)
+        name = self.directory.absolute().name
+        is_replica = not is_rest and not any(name.endswith(f"-{kind}") for kind in _KINDS)
+        return read_facts(self.directory, self.partition, is_replica=is_replica)
 
     @property
     def start(self) -> Position:
