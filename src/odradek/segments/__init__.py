@@ -8,9 +8,9 @@
 A log is a directory `<topic>-<partition>` of files named after the position at which they start.
 
 In 0.7 they are `<start position, 20 digits>.kafka`; each file holds the bytes that a fetch from its start would return,
-and must end where the next one starts (specification.md 4.2). If the broker died while it wrote a file, that file may end
-in the middle of a message: reading stops before such a torn tail without an error, because a broker's recovery cuts it
-off; `verify` names it.
+and must end where the next one starts (specification.md 4.2). If the broker died while it wrote a file, that file may
+end in the middle of a message: reading stops before such a torn tail without an error, because a broker's recovery cuts
+it off; `verify` names it.
 
 From 0.8 on they are `<first offset, 20 digits>.log`, in any mixture of the three record formats and of compressions.
 Positions are offsets; holes between them are no damage. The last file may be torn as in 0.7, or end in zeros; any other

@@ -31,7 +31,8 @@ TAIL = 4
 
 def check_readable(segmented: SegmentedLog) -> None:
     """Raise ConfigError for a log of 0.8 or later: its positions are no bytes."""
-    if (path := segmented.segments[0].path).suffix == ".log":
+    if segmented.unit != "bytes":
+        path = segmented.segments[0].path
         what = "segments of Kafka 0.8 or later; ranges are read from those of 0.7, and from brokers"
         raise ConfigError(f"{path.parent}: {what}")
 
