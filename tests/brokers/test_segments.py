@@ -12,7 +12,10 @@ import pytest
 
 import odradek as od
 from odradek import segments
+from odradek.ranges.catalog import find_logs, plan_all
+from odradek.ranges.reader import ColumnsChunk, read_task
 from odradek.segments import KafkaLog
+from odradek.spark.options import parse_source
 from odradek.testing import KafkaBroker
 
 from . import foreign
@@ -173,6 +176,19 @@ async def test_files_hold_what_consumers_get(kafka: KafkaBroker, topic: str) -> 
     assert [record for part in parts for batch in part for record in batch] == everything
     result = log.verify()
     assert (result.messages, result.faults) == (len(everything), ())
+    levels = {"read_uncommitted": everything, "read_committed": records(log, read_committed=True)}
+    for isolation, expected in levels.items():
+        assert as_ranges(log, isolation) == [(record.position, record.value) for record in expected]
+
+
+def as_ranges(log: KafkaLog, isolation: str) -> list[tuple[int, bytes | None]]:
+    """Offsets and values of a log as Spark's tasks and those of pipelines read it, in seven parts."""
+    path, parts = str(log.segments[0].path.parent), {"minPartitions": "7", "maxPartitions": "7"}
+    request = parse_source({"path": path, "kafka.isolation.level": isolation, **parts}, streaming=False)
+    tasks = plan_all(find_logs(request), request)
+    assert len(tasks) > 3
+    chunks = [chunk for task in tasks for chunk in read_task(task, request) if isinstance(chunk, ColumnsChunk)]
+    return sorted(row for chunk in chunks for row in zip(chunk.rows.positions, chunk.rows.values, strict=True))
 
 
 async def test_a_file_that_is_allocated_in_advance(kafka: KafkaBroker, topic: str) -> None:

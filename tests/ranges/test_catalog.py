@@ -104,11 +104,3 @@ def test_a_file_that_is_being_written_is_read_to_its_last_whole_message(tmp_path
         file.write(encode_set([b"second"])[:-1])
     assert [row.value for row in read_all(reader, planned)] == [b"first"] * 3
     assert [row.value for row in batch_rows(path=tmp_path)] == [b"first"] * 3
-
-
-def test_segments_of_later_releases_are_not_taken_for_those_of_0_7(tmp_path: Path) -> None:
-    file = tmp_path / "orders-0" / f"{0:020}.log"
-    file.parent.mkdir()
-    file.write_bytes(encode_set([b"v"]))
-    with pytest.raises(ConfigError, match=r"orders-0: segments of Kafka 0\.8 or later"):
-        extents(file)

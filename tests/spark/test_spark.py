@@ -15,6 +15,7 @@ from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.boundary import SEARCH_FACTOR
 from odradek.wire.kafka07.message_set import encode_set
 
+from .. import kafka_logs
 from .made import ROW, Row, append, batch_rows, eventually, hard_log, rows_of, write_log
 
 if TYPE_CHECKING:
@@ -55,6 +56,24 @@ def raised(frame: Callable[[], Any]) -> str:
     with pytest.raises(PySparkException) as caught:
         frame()
     return caught.value._desc  # type: ignore[attr-defined,no-any-return]
+
+
+def test_directories_of_later_releases_are_read_and_followed(spark: SparkSession, tmp_path: Path) -> None:
+    log = kafka_logs.write_log(tmp_path / "logs" / "orders-0", {0: kafka_logs.batch(range(5))})
+    where = spark.read.format("odradek").option("path", str(tmp_path / "logs")).option("includeHeaders", "true")
+    frame = where.load()
+    assert frame.columns == ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
+    first = frame.orderBy("offset").collect()
+    assert [(row.offset, bytes(row.value), row.key) for row in first[:2]] == [(0, b"0", b"k0"), (1, b"1", None)]
+    assert [header.key for header in first[3].headers] == ["h"]
+    follow = spark.readStream.format("odradek").options(path=str(tmp_path / "logs"), startingOffsets="earliest").load()
+    for count in (5, 9):
+        sink = follow.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        sink.trigger(availableNow=True).start(str(tmp_path / "rows")).awaitTermination()
+        read = spark.read.parquet(str(tmp_path / "rows")).select("offset").collect()
+        assert sorted(row.offset for row in read) == list(range(count))
+        with (log / f"{0:020}.log").open("ab") as file:
+            file.write(kafka_logs.batch(range(count, 9)) if count < 9 else b"")
 
 
 # ---- in the catalog ------------------------------------------------------------------------------------------

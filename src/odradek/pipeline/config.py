@@ -23,6 +23,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias
 from zoneinfo import ZoneInfo
@@ -41,12 +42,14 @@ from pydantic import (
 
 from odradek import arguments
 from odradek.client.connect import connect
+from odradek.core.interfaces import RECORDS
 from odradek.errors import ConfigError
 from odradek.io.drivers import zookeeper_url
 from odradek.pipeline.config_mistakes import Lines, PipelineFileError, describe, key_lines, line_of, not_toml
 from odradek.pipeline.decode import Decoding, Kind, parse_ddl
 from odradek.pipeline.layout import PartitionColumn, parse_columns, resolve_location
-from odradek.ranges.request import numbered_brokers_url
+from odradek.ranges.catalog import unit_of_directories
+from odradek.ranges.request import Directory, numbered_brokers_url, parse_directory
 
 __all__ = ["ConfigTable", "Flow", "Pipeline", "PipelineFileError", "SourceConfig", "load"]
 
@@ -143,7 +146,7 @@ class SourceConfig(ConfigTable):
     brokers: BrokerList | None = Field(default=None, repr=False)
     """`id@host:port,...` of a 0.7 cluster without ZooKeeper"""
     logs: list[Annotated[str, AfterValidator(_log_directory)]] | None = None
-    """log directories, read without a broker; globs are allowed"""
+    """log directories of 0.7 or later, read without a broker; globs are allowed"""
     fetchers_per_broker: int = Field(default=2, ge=1)
     """maximum number of tasks that read from one broker at the same time"""
     max_message_bytes: Size = Field(default=1_000_000, le=1 << 30)
@@ -154,6 +157,16 @@ class SourceConfig(ConfigTable):
         if sum(location is not None for location in (self.kafka, self.zookeeper, self.brokers, self.logs)) != 1:
             raise ValueError("give exactly one of kafka, zookeeper, brokers and logs")
         return self
+
+    @cached_property
+    def directories(self) -> tuple[Directory, ...]:
+        """The log directories; none if the source is a cluster."""
+        return tuple(filter(None, map(parse_directory, self.logs or ())))
+
+    @cached_property
+    def counts_records(self) -> bool:
+        """True if positions are offsets: in clusters of 0.8 and later, and in directories with their logs."""
+        return self.kafka is not None or (self.logs is not None and unit_of_directories(self.directories) is RECORDS)
 
 
 class RunConfig(ConfigTable):
@@ -166,9 +179,9 @@ class RunConfig(ConfigTable):
     max_bytes: Size | None = None
     """end the run after this many bytes of log; the next run continues"""
     batch_records: int = Field(default=5_000_000, gt=0)
-    """the same as `batch_bytes`, for `kafka`: maximum records in one batch"""
+    """the same as `batch_bytes`, for sources of 0.8 and later: maximum records in one batch"""
     max_records: int | None = Field(default=None, gt=0)
-    """the same as `max_bytes`, for `kafka`: end the run after this many records"""
+    """the same as `max_bytes`, for sources of 0.8 and later: end the run after this many records"""
     max_minutes: float | None = Field(default=None, gt=0)
     """end the run after the batch in which this time passes (min)"""
     max_error_percent: float = Field(default=0.0, ge=0, le=100)
@@ -345,24 +358,24 @@ class Pipeline(ConfigTable):
 
     @property
     def unit(self) -> str:
-        """Unit of positions: `bytes` of log, or `records` if the source is `kafka`."""
-        return "records" if self.source.kafka else "bytes"
+        """Unit of positions: `bytes` of log in 0.7, or `records`."""
+        return "records" if self.source.counts_records else "bytes"
 
     @property
     def batch_size(self) -> int:
-        """Maximum size of a batch: bytes of log, or records if the source is `kafka`."""
-        run = self.run
-        most, whole = (run.batch_records, run.max_records) if self.source.kafka else (run.batch_bytes, run.max_bytes)
+        """Maximum size of a batch, in the unit of positions."""
+        run, by_records = self.run, self.source.counts_records
+        most, whole = (run.batch_records, run.max_records) if by_records else (run.batch_bytes, run.max_bytes)
         return min(most, whole or most)
 
     @property
     def run_size(self) -> int | None:
         """Maximum size of a run, in the unit of `batch_size`; None: no limit."""
-        return self.run.max_records if self.source.kafka else self.run.max_bytes
+        return self.run.max_records if self.source.counts_records else self.run.max_bytes
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:
-        by_records = self.source.kafka is not None
+        by_records = self.source.counts_records
         wrong = {"batch_bytes", "max_bytes"} if by_records else {"batch_records", "max_records"}
         if named := sorted(wrong & self.run.model_fields_set):
             unit, right = ("records", "records") if by_records else ("bytes of log", "bytes")

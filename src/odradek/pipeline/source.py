@@ -44,7 +44,6 @@ from odradek.ranges.request import (
     RequestNames,
     Topics,
     numbered_brokers_url,
-    parse_directory,
 )
 from odradek.types import EARLIEST, LATEST, Columns, MiB, Position, TopicPartition
 
@@ -89,7 +88,7 @@ def _without_topics(pipeline: Pipeline) -> ReadRequest:
     return ReadRequest(
         _location(pipeline), Topics(), EARLIEST,
         max_message_bytes=MESSAGE_BYTES if is_default else source.max_message_bytes,
-        read_committed=source.kafka is not None,
+        read_committed=source.counts_records,
         names=RequestNames(
             path=pipeline.at("source", "logs"),
             max_message_bytes=pipeline.at("source", "max_message_bytes"),
@@ -101,7 +100,7 @@ def _without_topics(pipeline: Pipeline) -> ReadRequest:
 def _location(pipeline: Pipeline) -> ClusterConnection | tuple[Directory, ...]:
     source = pipeline.source
     if source.logs is not None:
-        return tuple(filter(None, map(parse_directory, source.logs)))
+        return source.directories
     if source.zookeeper is not None:
         return ClusterConnection(zookeeper_url(source.zookeeper))
     return ClusterConnection(source.kafka or numbered_brokers_url(source.brokers or ""))

@@ -14,7 +14,7 @@ import anyio
 
 from odradek import segments
 from odradek.client.cluster import Cluster
-from odradek.core.interfaces import Extent, Extents, SplitPoint
+from odradek.core.interfaces import BYTES, Extent, Extents, PositionUnit, SplitPoint
 from odradek.errors import BrokerError, ConfigError, TransportError, Unsupported
 from odradek.io.gather import gather
 from odradek.ranges import planning
@@ -38,6 +38,9 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Kafka's own topics: read from directories only if they are named, as from brokers."""
 
 SEARCHED = 4
 """Cuts searched at a time, with a few of the largest messages in memory for each."""
@@ -234,24 +237,33 @@ async def _refresh(cluster: Cluster) -> None:
 
 
 class DirectoryCatalog:
-    """The logs in directories, like `BrokerCatalog`. Every `extents` lists the files; raises OSError, too."""
+    """The logs in directories, like `BrokerCatalog`. Every `extents` lists the files; raises OSError, too.
 
-    unit = log_access.UNIT
-    names_brokers = True
+    All of them count in one unit, that of 0.7 if there are none. The logs of 0.8 and later are copies of what other
+    brokers have, too: they are not told apart by brokers, and only one copy of each is read.
+    """
 
     def __init__(self, directories: Sequence[Directory], request: ReadRequest) -> None:
         self._directories, self._request = directories, request
         self._logs: dict[TopicPartition, SegmentedLog] = {}
 
+    @property
+    def unit(self) -> PositionUnit:
+        """The unit of positions."""
+        for paths in self._logs.values():
+            return log_access.unit_of(paths)
+        return unit_of_directories(self._directories)
+
+    @property
+    def names_brokers(self) -> bool:
+        """True for logs of 0.7 (see `LogAccess.names_brokers`)."""
+        return self.unit is BYTES
+
     def extents(self) -> dict[TopicPartition, Extent]:
-        self._logs = {}
-        for directory in self._directories:
-            for path in _paths(directory, self._request.names.path):
-                for paths in segments.logs(path):
-                    self._add(paths, directory.broker)
-        most = self._request.max_entry
+        self._find()
+        most, committed = self._request.max_entry, self._request.read_committed
         return {
-            partition: log_access.extent(paths, most)._replace(broker=partition.broker)
+            partition: log_access.extent(paths, most, read_committed=committed)._replace(broker=partition.broker)
             for partition, paths in sorted(self._logs.items())
         }
 
@@ -270,21 +282,39 @@ class DirectoryCatalog:
         return {partition: str(self._logs[partition].segments[0].path.parent.absolute()) for partition in partitions}
 
     def compacted(self, topics: Collection[str]) -> set[str]:
-        """Return none: 0.7 does not compact."""
+        """Return none: the configuration of topics is not in their directories."""
         return set()
 
+    def _find(self) -> None:
+        self._logs = {}
+        name, topics = self._request.names.path, self._request.topics
+        named = {*topics.names, *(partition.topic for partition in topics.partitions)}
+        for directory in self._directories:
+            for path in _paths(directory, name):
+                for paths in segments.logs(path):
+                    if paths.partition.topic in named or paths.partition.topic not in INTERNAL_TOPICS:
+                        self._add(paths, directory.broker)
+        units = {log_access.unit_of(paths).name: paths for paths in self._logs.values()}
+        if len(units) > 1:
+            first, second = (paths.segments[0].path.parent for paths in units.values())
+            what = f"one of {first} and {second} is of 0.7, the other one of a later release"
+            raise ConfigError(f"{name}: {what}: read them one after the other")
+
     def _add(self, paths: SegmentedLog, broker: int) -> None:
+        is_kafka07 = log_access.unit_of(paths) is BYTES
         partition = paths.partition._replace(broker=broker)
         if not self._request.topics.has_partition(partition):
             return
+        if broker >= 0 and not is_kafka07:
+            where, what = paths.segments[0].path.parent, "partitions of 0.8 and later are not numbered by broker"
+            raise ConfigError(f"{self._request.names.path}: {where}: {what}: leave {broker}@ out")
         if partition in self._logs:
             first, second = (log.segments[0].path.parent for log in (self._logs[partition], paths))
             if first.resolve() == second.resolve():
                 return
-            what = f"{partition} is both {first} and {second}: name their brokers, as in 0@..., 1@..."
-            raise ConfigError(f"{self._request.names.path}: {what}")
-        log_access.check_readable(paths)
-        self._logs[partition] = _connected(paths, self._request)
+            way = "name their brokers, as in 0@..., 1@..." if is_kafka07 else "name one of these copies"
+            raise ConfigError(f"{self._request.names.path}: {partition} is both {first} and {second}: {way}")
+        self._logs[partition] = _connected(paths, self._request) if is_kafka07 else paths
 
 
 def _paths(directory: Directory, name: str) -> list[str]:
@@ -309,6 +339,18 @@ def _connected(paths: SegmentedLog, request: ReadRequest) -> SegmentedLog:
 
 
 LogCatalog = BrokerCatalog | DirectoryCatalog
+
+
+def unit_of_directories(directories: Sequence[Directory]) -> PositionUnit:
+    """Return the unit of positions in the first log of directories, that of 0.7 if there is none. Raises nothing: what
+    cannot be read is an error when it is."""
+    for directory in directories:
+        for path in [directory.path, *sorted(glob(directory.path))]:  # noqa: PTH207 - as in `_paths`
+            try:
+                return log_access.unit_of(segments.logs(path)[0])
+            except (ConfigError, OSError):
+                continue
+    return BYTES
 
 
 def find_logs(request: ReadRequest) -> LogCatalog:

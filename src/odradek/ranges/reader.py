@@ -27,7 +27,7 @@ from odradek.io.notifier import Notifier
 from odradek.ranges.planning import BoundaryMismatch, Loss, PositionGap, Range, TaskPlan, clip_to_logs
 from odradek.ranges.process import connected
 from odradek.ranges.request import ClusterConnection, ReadRequest, log_skipped
-from odradek.segments import log_access
+from odradek.segments import KafkaLog, SegmentedLog, log_access
 from odradek.types import Broker, Columns, KiB, Position, TopicPartition
 
 __all__ = ["ColumnsChunk", "CompletedRange", "RangeReader", "read_files", "read_task"]
@@ -361,10 +361,36 @@ def read_task(task: TaskPlan, request: ReadRequest) -> Generator[Chunk, None, No
 def read_files(part: Range, path: str, request: ReadRequest) -> Iterator[Columns]:
     """Yield the rows of a range, some MiB at a time.
 
-    Raises BoundaryMismatch (also at the end of a segment in it), CorruptMessage, MessageTooLarge, DataLoss, OSError.
+    Raises BoundaryMismatch (of 0.7, also at the end of a segment in it), CorruptMessage, MessageTooLarge, DataLoss,
+    OSError.
     """
+    paths = segments.open(path)
+    yield from (_read_records if isinstance(paths, KafkaLog) else _read_messages)(paths, part, request)
+
+
+def _read_records(paths: SegmentedLog, part: Range, request: ReadRequest) -> Iterator[Columns]:
+    """Yield the rows of offsets: a range may begin and end anywhere, and not each offset has a record."""
+    if (first := min(paths.start, part.end)) > part.start:
+        request.check_loss([PositionGap(part.partition, Loss.EXPIRED, part.start, first, -1, -1, part.end)])
+    end, skipped = min(part.end, paths.end), list[CorruptMessage]()
+    if first < end:
+        yield from paths.columns(
+            max(part.start, first),
+            end,
+            max_bytes=log_access.CHUNK,
+            corrupt=request.corrupt,
+            read_committed=request.read_committed,
+            report=skipped.append,
+        )
+    log_skipped(skipped)
+    if (at := max(part.start, end)) < part.end:
+        request.check_loss([PositionGap(part.partition, Loss.TRUNCATED, at, part.end, -1, -1, part.end)])
+
+
+def _read_messages(paths: SegmentedLog, part: Range, request: ReadRequest) -> Iterator[Columns]:
+    """Yield the rows of bytes: messages must begin and end where the range and the segments do."""
     at = part.start
-    for segment in segments.open(path).segments:
+    for segment in paths.segments:
         if segment.end <= at or part.end <= segment.start:
             continue
         if segment.start > at:

@@ -6,46 +6,51 @@ All functions raise OSError.
 from __future__ import annotations
 
 import logging
+import math
+from base64 import urlsafe_b64decode
 
-from odradek.core.interfaces import BYTES, DecoderOptions, Extent, LogDecoder, SplitPoint
-from odradek.errors import ConfigError
-from odradek.segments import SegmentedLog, SegmentFile
+from odradek.core.interfaces import BYTES, RECORDS, DecoderOptions, Extent, LogDecoder, PositionUnit, SplitPoint
+from odradek.segments import KafkaLog, SegmentedLog, SegmentFile
 from odradek.types import AtTime, MiB, Position, TopicPartition
 from odradek.wire.kafka07.boundary import BoundarySearch
 from odradek.wire.kafka07.entries import ParseStop, check_log
 from odradek.wire.kafka07.message_set import MessageSetDecoder
 
-__all__ = ["CHUNK", "UNIT", "boundary", "check_readable", "decoder", "extent", "position_at"]
+__all__ = ["CHUNK", "boundary", "decoder", "extent", "position_at", "unit_of"]
 
 log = logging.getLogger(__name__)
 
-UNIT = BYTES
-"""The unit of positions: the files are those of 0.7."""
-
 CHUNK = 4 * MiB
 """Decoded at a time (bytes)."""
+
+_LAST_MS = (1 << 62) - 1
 
 TAIL = 4
 """Times the largest message: so far from its end the last segment is followed to where its last message ends."""
 
 
-def check_readable(segmented: SegmentedLog) -> None:
-    """Raise ConfigError for a log of 0.8 or later: its positions are no bytes."""
-    if segmented.unit != "bytes":
-        path = segmented.segments[0].path
-        what = "segments of Kafka 0.8 or later; ranges are read from those of 0.7, and from brokers"
-        raise ConfigError(f"{path.parent}: {what}")
+def unit_of(segmented: SegmentedLog) -> PositionUnit:
+    """Return the unit of positions in a log."""
+    return RECORDS if isinstance(segmented, KafkaLog) else BYTES
 
 
-def extent(segmented: SegmentedLog, max_entry_bytes: int) -> Extent:
-    """Return the extent of a log: it ends where its last whole message ends."""
+def extent(segmented: SegmentedLog, max_entry_bytes: int, *, read_committed: bool = False) -> Extent:
+    """Return the extent of a log: in 0.7 it ends where its last whole message ends, later where a broker would let
+    consumers read to (see `SegmentedLog.extent`)."""
+    if isinstance(segmented, KafkaLog):
+        topic_id = segmented.facts.topic_id
+        first, last = segmented.extent(read_committed=read_committed)
+        as_bytes = urlsafe_b64decode(f"{topic_id}==") if topic_id else b""
+        return Extent(first, last, topic_id=as_bytes.hex())
     starts = tuple(segment.start for segment in segmented.segments)
     return Extent(segmented.start, _end(segmented, max_entry_bytes), starts, segmented.partition.broker)
 
 
 def position_at(segmented: SegmentedLog, at: AtTime, *, ending: bool = False) -> Position:
-    """Return the position of a time, like a broker of 0.7; it may be behind the end of the log, in what is torn
-    there."""
+    """Return the position of a time; in 0.7 like a broker does, and it may be behind the end of the log, in what is
+    torn there. Records of 0.8 and 0.9 have no time: their position is the end. Raises CorruptMessage, too."""
+    if isinstance(segmented, KafkaLog):
+        return segmented.position_at(math.ceil(round(min(max(0.0, at.seconds * 1000), _LAST_MS), 3)))
     written = [segment for segment in segmented.segments if segment.path.stat().st_mtime <= at.seconds]
     newest = written[-1] if written else segmented.segments[0]
     return newest.end if ending and written else newest.start
@@ -53,7 +58,9 @@ def position_at(segmented: SegmentedLog, at: AtTime, *, ending: bool = False) ->
 
 def boundary(segmented: SegmentedLog, cut: SplitPoint, max_entry_bytes: int) -> int | None:
     """Return the first position at or after a cut that is proved to be where a message begins; None where that cannot
-    be proved."""
+    be proved. Every offset is a boundary."""
+    if isinstance(segmented, KafkaLog):
+        return cut.position
     segment = next(segment for segment in segmented.segments if segment.end > cut.floor)
     return _search(segment, cut._replace(ceiling=min(cut.ceiling, segment.end)), max_entry_bytes)
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, cast
 
-from odradek.core.interfaces import ProducerRecord
+from odradek.core.interfaces import RECORDS, ProducerRecord
 from odradek.errors import ConfigError, Rejected
+from odradek.ranges.catalog import unit_of_directories
 from odradek.ranges.offsets import Positions
 from odradek.ranges.request import (
     MESSAGE_BYTES,
@@ -84,7 +85,6 @@ REFUSED_KAFKA07 = {
 REFUSED_KAFKA = {
     **_OF_KAFKA,
     **_OF_SOURCE,
-    "path": f"{BOOTSTRAP} names a cluster; log directories are read only of 0.7",
     "maxBytesPerTrigger": _BY_RECORDS + "maxOffsetsPerTrigger, such as 1000000",
     "minBytesPerTrigger": _BY_RECORDS + "minOffsetsPerTrigger, such as 10000",
     "maxBytesPerPartition": _BY_RECORDS + "maxRecordsPerPartition, such as 1000000",
@@ -271,8 +271,11 @@ _POSITIONS = ("Offsets", "Timestamp", "OffsetsByTimestamp")
 
 
 def _is_kafka07(options: Mapping[str, str]) -> bool:
-    """Return True unless the options name a cluster of 0.8 or later."""
-    return BOOTSTRAP not in {name.lower() for name in options}
+    """Return True unless the options name a cluster of 0.8 or later, or directories that have its logs. Raises
+    ConfigError for a wrong path."""
+    by_name = {name.lower(): text for name, text in options.items()}
+    path = by_name.get("path", "").strip()
+    return BOOTSTRAP not in by_name and not (path and unit_of_directories(_parse_directories(path, "path")) is RECORDS)
 
 
 def _check_order(least: int, name: str, most: int | None) -> None:
