@@ -14,7 +14,7 @@ from typing import Literal
 import anyio
 import anyio.to_thread
 import pytest
-from tests.loops import ASYNCIO, on
+from tests.loops import ASYNCIO, BOTH, on
 
 import odradek as od
 from odradek.client.options import Tuning
@@ -110,6 +110,7 @@ async def handle_all(
 
 
 @PROTOCOLS
+@pytest.mark.parametrize("anyio_backend", BOTH)  # the thread that sends heartbeats reaches into the loop
 async def test_pain_a_handler_that_blocks_the_loop_loses_neither_its_partitions_nor_records(
     broker: KafkaBroker, caplog: pytest.LogCaptureFixture, protocol: Literal["classic", "consumer"]
 ) -> None:
