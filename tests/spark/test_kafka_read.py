@@ -192,10 +192,10 @@ def test_a_start_behind_the_end_of_the_log_is_an_error_of_a_batch_as_in_sparks_o
     odradek_kafka: KafkaBroker, topic: str, strict: str
 ) -> None:
     write(odradek_kafka, topic, numbers(20))
-    start = json.dumps({topic: {"0": 21, "1": 0}})
+    behind, end = (json.dumps({topic: {"0": offset, "1": 0}}) for offset in (21, 20))
     with pytest.raises(ConfigError, match=r"/0: starts at 21, but ends at 20"):
-        batch(odradek_kafka, subscribe=topic, startingOffsets=start, failOnDataLoss=strict).partitions()
-    at_end = batch(odradek_kafka, subscribe=topic, startingOffsets=start.replace("21", "20"))
+        batch(odradek_kafka, subscribe=topic, startingOffsets=behind, failOnDataLoss=strict).partitions()
+    at_end = batch(odradek_kafka, subscribe=topic, startingOffsets=end)
     assert values(at_end) == []
 
 
