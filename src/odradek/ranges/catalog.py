@@ -301,20 +301,20 @@ class DirectoryCatalog:
             raise ConfigError(f"{name}: {what}: read them one after the other")
 
     def _add(self, paths: SegmentedLog, broker: int) -> None:
-        is_kafka07 = log_access.unit_of(paths) is BYTES
+        counts_bytes = log_access.unit_of(paths) is BYTES
         partition = paths.partition._replace(broker=broker)
         if not self._request.topics.has_partition(partition):
             return
-        if broker >= 0 and not is_kafka07:
+        if broker >= 0 and not counts_bytes:
             where, what = paths.segments[0].path.parent, "partitions of 0.8 and later are not numbered by broker"
             raise ConfigError(f"{self._request.names.path}: {where}: {what}: leave {broker}@ out")
         if partition in self._logs:
             first, second = (log.segments[0].path.parent for log in (self._logs[partition], paths))
             if first.resolve() == second.resolve():
                 return
-            way = "name their brokers, as in 0@..., 1@..." if is_kafka07 else "name one of these copies"
+            way = "name their brokers, as in 0@..., 1@..." if counts_bytes else "name one of these copies"
             raise ConfigError(f"{self._request.names.path}: {partition} is both {first} and {second}: {way}")
-        self._logs[partition] = _connected(paths, self._request) if is_kafka07 else paths
+        self._logs[partition] = _connected(paths, self._request) if counts_bytes else paths
 
 
 def _paths(directory: Directory, name: str) -> list[str]:
