@@ -534,3 +534,15 @@ def test_damaged_files_give_errors_of_odradek_only(
             log.position_at(T0 + 30_000)
         result = log.verify()
         assert result.messages <= 200 and len(list(log.stored_batches())) <= 80
+
+
+def test_log_files_of_other_programs_are_no_segments(tmp_path: Path) -> None:
+    log_dir = tmp_path / "kafka-logs"
+    write_log(log_dir / "orders-0", {0: batch(range(3))})
+    (log_dir / "server.log").write_text("started")
+    assert [str(log.partition) for log in segments.logs(log_dir)] == ["orders/0"]
+    with pytest.raises(ConfigError, match=r"no \*\.log files of a log in it; 1 logs in its subdirectories"):
+        segments.open(log_dir)
+    (log_dir / "orders-0" / "server.log").write_text("started")
+    with pytest.raises(ConfigError, match=r"server\.log: a segment is named after its start position"):
+        segments.open(log_dir / "orders-0")

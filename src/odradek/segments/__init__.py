@@ -95,7 +95,7 @@ def logs(path: str | PathLike[str]) -> list[SegmentedLog]:
     """
     directory: Path = _PATH("path", path)
     inside = [one for one in _logs_in(directory) if not _why_left_out(one)]
-    if not inside or _segments_in(directory):
+    if not inside or any(map(_is_kafkas, _segments_in(directory))):
         return [open(path)]
     return sorted(map(_open_directory, inside), key=lambda log: log.partition)
 
@@ -134,13 +134,13 @@ def _is_swap(file: Path) -> bool:
 
 def _open_directory(directory: Path) -> SegmentedLog:
     files = _segments_in(directory)
-    for file in files:
-        if not (_is_segment(file) or _is_swap(file)):
-            raise ConfigError(f"{file}: a segment is named after its start position, and this name is not a number")
-    if not files:
+    if not any(map(_is_kafkas, files)):
         inside = len(_logs_in(directory))
         hint = f"; {inside} logs in its subdirectories: open one of them, or all with logs()" if inside else ""
-        raise ConfigError(f"{directory}: no *{kafka07.SUFFIX} files in it, and no *{kafka.SUFFIX} files{hint}")
+        raise ConfigError(f"{directory}: no *{kafka07.SUFFIX} files and no *{kafka.SUFFIX} files of a log in it{hint}")
+    for file in files:
+        if not _is_numbered(file):
+            raise ConfigError(f"{file}: a segment is named after its start position, and this name is not a number")
     partition = _partition(directory.absolute())
     old = [file for file in files if file.suffix == kafka07.SUFFIX]
     if old and len(old) < len(files):
@@ -159,6 +159,15 @@ def _open_directory(directory: Path) -> SegmentedLog:
 def _kafka_segment(file: Path, partition: TopicPartition) -> KafkaSegment:
     match = _KAFKA_FILE.fullmatch(file.name)
     return KafkaSegment(file, partition, Position(int(match["start"]) if match else 0), file.stat().st_size)
+
+
+def _is_numbered(file: Path) -> bool:
+    return _is_segment(file) or _is_swap(file)
+
+
+def _is_kafkas(file: Path) -> bool:
+    """Return True unless a file may be one of the `*.log` files that other programs write."""
+    return file.suffix == kafka07.SUFFIX or _is_numbered(file)
 
 
 def _is_segment(file: Path) -> bool:
