@@ -10,11 +10,11 @@ from tests.io.kafka.answers import metadata_response, topic_response
 
 from odradek.core.interfaces import DecoderOptions, PartitionFetch
 from odradek.core.kafka.leader_epochs import LeaderEpochs
-from odradek.core.kafka.log_decoder import KafkaLogDecoder
 from odradek.core.kafka.routing import KafkaRoutingTable
 from odradek.core.kafka.routing_snapshot import RoutingSnapshot
 from odradek.core.kafka.versions import BrokerVersions, VersionRange
 from odradek.errors import BrokerError, OdradekError, TopicRecreated
+from odradek.io.kafka.log_decoder import KafkaLogDecoder
 from odradek.io.kafka.topic_check import TopicCheck
 from odradek.types import Position, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode

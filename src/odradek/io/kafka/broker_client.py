@@ -17,17 +17,17 @@ from odradek.core.interfaces import (
     PartitionBatch,
     PartitionFetch,
 )
-from odradek.core.kafka.fetch_exchange import FetchExchange, PartitionExchange
 from odradek.core.kafka.fetch_session import FetchRequestSettings, FetchSession
 from odradek.core.kafka.leader_epochs import LeaderEpochs
 from odradek.core.kafka.list_offsets import list_offsets_request, read_list_offsets
-from odradek.core.kafka.log_decoder import KafkaLogDecoder
 from odradek.core.kafka.produce import OnLeader, encode_into, encode_small
 from odradek.core.kafka.routing import KafkaRoutingTable
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import ConfigError, RemoteProtocolError
 from odradek.io.kafka.connection import KafkaConnection, VersionLimits
 from odradek.io.kafka.epoch_check import without_truncated
+from odradek.io.kafka.fetch_exchange import FetchExchange, PartitionExchange
+from odradek.io.kafka.log_decoder import KafkaLogDecoder
 from odradek.io.kafka.produce_exchange import ProduceContext, ProduceExchange
 from odradek.io.kafka.topic_check import TopicCheck
 from odradek.io.requests import InFlightRequest

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from odradek.core.kafka.fetch_exchange import PartitionExchange
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import LogTruncated, OffsetOutOfRange
 from odradek.io.kafka.connection import KafkaConnection
+from odradek.io.kafka.fetch_exchange import PartitionExchange
 from odradek.types import TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.data import (

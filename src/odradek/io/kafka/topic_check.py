@@ -15,10 +15,10 @@ import anyio
 
 from odradek.core.interfaces import PartitionFetch
 from odradek.core.kafka.broker_errors import broker_error
-from odradek.core.kafka.log_decoder import decoder_of
 from odradek.core.kafka.routing_snapshot import RoutingSnapshot
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import TopicRecreated
+from odradek.io.kafka.log_decoder import decoder_of
 from odradek.wire.kafka.error_codes import ErrorCode
 
 __all__ = ["TopicCheck"]

@@ -12,10 +12,10 @@ from odradek.core.interfaces import PartitionFetch
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.fetch_results import FetchStep, fetch_step
 from odradek.core.kafka.fetch_session import FetchPosition
-from odradek.core.kafka.log_decoder import decoder_of
 from odradek.core.kafka.produce import OnLeader
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import BrokerError, LogTruncated, OdradekError, OffsetOutOfRange
+from odradek.io.kafka.log_decoder import decoder_of
 from odradek.types import Position, TopicPartition
 from odradek.wire.kafka.messages.data import FetchableTopicResponse, FetchPartitionData, FetchRequest, FetchResponse
 
