@@ -318,11 +318,15 @@ class DirectoryCatalog:
 
 
 def _paths(directory: Directory, name: str) -> list[str]:
-    path = directory.path
-    paths = [path] if Path(path).exists() else sorted(glob(path))  # noqa: PTH207 - Path.glob takes no absolute pattern
+    paths = _matching(directory)
     if not paths:
-        raise ConfigError(f"{name}: {path!r}: no such file or directory")
+        raise ConfigError(f"{name}: {directory.path!r}: no such file or directory")
     return paths
+
+
+def _matching(directory: Directory) -> list[str]:
+    path = directory.path
+    return [path] if Path(path).exists() else sorted(glob(path))  # noqa: PTH207 - Path.glob takes no absolute pattern
 
 
 def _connected(paths: SegmentedLog, request: ReadRequest) -> SegmentedLog:
@@ -342,15 +346,9 @@ LogCatalog = BrokerCatalog | DirectoryCatalog
 
 
 def unit_of_directories(directories: Sequence[Directory]) -> PositionUnit:
-    """Return the unit of positions in the first log of directories, that of 0.7 if there is none. Raises nothing: what
-    cannot be read is an error when it is."""
-    for directory in directories:
-        for path in [directory.path, *sorted(glob(directory.path))]:  # noqa: PTH207 - as in `_paths`
-            try:
-                return log_access.unit_of(segments.logs(path)[0])
-            except (ConfigError, OSError):
-                continue
-    return BYTES
+    """Return the unit of positions in directories, that of 0.7 if they have no segments. Raises OSError."""
+    units = (log_access.unit_in(path) for directory in directories for path in _matching(directory))
+    return next((unit for unit in units if unit is not None), BYTES)
 
 
 def find_logs(request: ReadRequest) -> LogCatalog:

@@ -57,7 +57,7 @@ _DIRECTORY = re.compile(
     r"(?P<topic>.+)-(?P<partition>[0-9]+)(\.[0-9a-f]{32}-(?P<kind>delete|future|stray))?", re.DOTALL | re.ASCII
 )
 _KAFKA_FILE = re.compile(r"(?P<start>[0-9]+)\.log(\.(deleted|cleaned|swap))?", re.ASCII)
-_SWAP = ".log.swap"
+_SWAP = kafka.SUFFIX + kafka.SWAPPED
 
 _PATH = arguments.path()
 
@@ -95,7 +95,7 @@ def logs(path: str | PathLike[str]) -> list[SegmentedLog]:
     """
     directory: Path = _PATH("path", path)
     inside = [one for one in _logs_in(directory) if not _why_left_out(one)]
-    if not inside or any(map(_is_kafkas, _segments_in(directory))):
+    if not inside or any(map(_is_broker_file, _segments_in(directory))):
         return [open(path)]
     return sorted(map(_open_directory, inside), key=lambda log: log.partition)
 
@@ -134,7 +134,7 @@ def _is_swap(file: Path) -> bool:
 
 def _open_directory(directory: Path) -> SegmentedLog:
     files = _segments_in(directory)
-    if not any(map(_is_kafkas, files)):
+    if not any(map(_is_broker_file, files)):
         inside = len(_logs_in(directory))
         hint = f"; {inside} logs in its subdirectories: open one of them, or all with logs()" if inside else ""
         raise ConfigError(f"{directory}: no *{kafka07.SUFFIX} files and no *{kafka.SUFFIX} files of a log in it{hint}")
@@ -165,7 +165,7 @@ def _is_numbered(file: Path) -> bool:
     return _is_segment(file) or _is_swap(file)
 
 
-def _is_kafkas(file: Path) -> bool:
+def _is_broker_file(file: Path) -> bool:
     """Return True unless a file may be one of the `*.log` files that other programs write."""
     return file.suffix == kafka07.SUFFIX or _is_numbered(file)
 

@@ -6,14 +6,15 @@ import io
 from pathlib import Path
 from typing import NamedTuple
 
+from odradek.core.kafka.read_committed import ABORT_MARKER, COMMIT_MARKER
 from odradek.segments._scan import LARGEST_ENTRY, StoredEntry, read_entry
-from odradek.segments._transactions import ABORT, COMMIT, marker_of
+from odradek.segments._transactions import marker_of
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka.records.entries import end_of
 
 __all__ = ["StoredBatch", "stored_batch"]
 
-_MARKERS = {ABORT: "abort", COMMIT: "commit", None: "unknown"}
+_MARKERS = {ABORT_MARKER: "abort", COMMIT_MARKER: "commit", None: "unknown"}
 
 
 class StoredBatch(NamedTuple):

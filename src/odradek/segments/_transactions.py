@@ -7,6 +7,7 @@ from array import array
 from bisect import bisect_right
 from typing import NamedTuple
 
+from odradek.core.kafka.read_committed import ABORT_MARKER, COMMIT_MARKER
 from odradek.segments._checkpoints import StoredProducerState
 from odradek.segments._indexes import AbortedTransactionEntry
 from odradek.segments._scan import LARGEST_ENTRY, StoredEntry, read_entry
@@ -14,9 +15,8 @@ from odradek.types import KiB
 from odradek.wire.compression import CompressionError
 from odradek.wire.kafka.records.batch import BatchHeader, batch_header, body_of, control_type, damage_of
 
-__all__ = ["ABORT", "COMMIT", "TransactionScan", "marker_of"]
+__all__ = ["TransactionScan", "marker_of"]
 
-ABORT, COMMIT = 0, 1
 _MARKER_BYTES = 64 * KiB  # more than any marker has
 
 
@@ -77,7 +77,7 @@ class TransactionScan:
         return number < len(markers.offsets) and bool(markers.commits[number])
 
     def _add_marker(self, entry: StoredEntry, kind: int | None) -> None:
-        if kind not in (ABORT, COMMIT):
+        if kind not in (ABORT_MARKER, COMMIT_MARKER):
             return
         first = self._first.pop(entry.producer_id, None)
         if self._high_watermark is not None and entry.base_offset >= self._high_watermark:
@@ -85,8 +85,8 @@ class TransactionScan:
             return
         markers = self._markers.setdefault(entry.producer_id, _Markers(array("q"), bytearray()))
         markers.offsets.append(entry.base_offset)
-        markers.commits.append(kind == COMMIT)
-        if kind == ABORT and first is not None:
+        markers.commits.append(kind == COMMIT_MARKER)
+        if kind == ABORT_MARKER and first is not None:
             self.aborted.append(AbortedTransactionEntry(entry.producer_id, first, entry.base_offset))
 
     def _add_state(self, entry: StoredEntry) -> None:
@@ -103,8 +103,8 @@ class TransactionScan:
 
 
 def marker_of(file: io.FileIO, entry: StoredEntry) -> int | None:
-    """Return the type of a control batch: `ABORT`, `COMMIT`, or one that belongs to the brokers; None for one that is
-    damaged."""
+    """Return the type of a control batch: `ABORT_MARKER`, `COMMIT_MARKER`, or one that belongs to the brokers; None for
+    one that is damaged."""
     if entry.size > _MARKER_BYTES:
         return None
     data = read_entry(file, entry)

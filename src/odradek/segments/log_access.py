@@ -6,24 +6,24 @@ All functions raise OSError.
 from __future__ import annotations
 
 import logging
-import math
 from base64 import urlsafe_b64decode
+from itertools import chain
+from pathlib import Path
 
 from odradek.core.interfaces import BYTES, RECORDS, DecoderOptions, Extent, LogDecoder, PositionUnit, SplitPoint
-from odradek.segments import KafkaLog, SegmentedLog, SegmentFile
+from odradek.core.kafka.list_offsets import time_ms
+from odradek.segments import KafkaLog, SegmentedLog, SegmentFile, kafka, kafka07
 from odradek.types import AtTime, MiB, Position, TopicPartition
 from odradek.wire.kafka07.boundary import BoundarySearch
 from odradek.wire.kafka07.entries import ParseStop, check_log
 from odradek.wire.kafka07.message_set import MessageSetDecoder
 
-__all__ = ["CHUNK", "boundary", "decoder", "extent", "position_at", "unit_of"]
+__all__ = ["CHUNK", "boundary", "decoder", "extent", "position_at", "unit_in", "unit_of"]
 
 log = logging.getLogger(__name__)
 
 CHUNK = 4 * MiB
 """Decoded at a time (bytes)."""
-
-_LAST_MS = (1 << 62) - 1
 
 TAIL = 4
 """Times the largest message: so far from its end the last segment is followed to where its last message ends."""
@@ -32,6 +32,18 @@ TAIL = 4
 def unit_of(segmented: SegmentedLog) -> PositionUnit:
     """Return the unit of positions in a log."""
     return RECORDS if isinstance(segmented, KafkaLog) else BYTES
+
+
+def unit_in(path: str) -> PositionUnit | None:
+    """Return the unit of positions in the first segment that is met in a directory with logs, a log, or a file; None if
+    there is none. No log is opened. Raises OSError."""
+    start = Path(path)
+    for file in chain([start], start.glob("*"), start.glob("*/*")):
+        if file.suffix == kafka07.SUFFIX:
+            return BYTES
+        if file.suffix == kafka.SUFFIX and file.stem.isdigit():
+            return RECORDS
+    return None
 
 
 def extent(segmented: SegmentedLog, max_entry_bytes: int, *, read_committed: bool = False) -> Extent:
@@ -50,7 +62,7 @@ def position_at(segmented: SegmentedLog, at: AtTime, *, ending: bool = False) ->
     """Return the position of a time; in 0.7 like a broker does, and it may be behind the end of the log, in what is
     torn there. Records of 0.8 and 0.9 have no time: their position is the end. Raises CorruptMessage, too."""
     if isinstance(segmented, KafkaLog):
-        return segmented.position_at(math.ceil(round(min(max(0.0, at.seconds * 1000), _LAST_MS), 3)))
+        return segmented.position_at(time_ms(at))
     written = [segment for segment in segmented.segments if segment.path.stat().st_mtime <= at.seconds]
     newest = written[-1] if written else segmented.segments[0]
     return newest.end if ending and written else newest.start

@@ -21,7 +21,7 @@ from odradek.wire.kafka.messages.data import (
     ListOffsetsTopic,
 )
 
-__all__ = ["list_offsets_request", "read_list_offsets"]
+__all__ = ["list_offsets_request", "read_list_offsets", "time_ms"]
 
 CLIENT = -1
 """The replica id of clients."""
@@ -45,7 +45,7 @@ def list_offsets_request(
     wanted = ListOffsetsPartition(
         partition_index=partition.partition,
         current_leader_epoch=leader_epoch,
-        timestamp=_time_ms(at),
+        timestamp=time_ms(at),
         max_num_offsets=count,
     )
     topic = ListOffsetsTopic(name=partition.topic, partitions=(wanted,))
@@ -81,6 +81,6 @@ def _positions(answer: ListOffsetsPartitionResponse, context: str) -> Sequence[P
     raise error
 
 
-def _time_ms(at: PositionSpec | AtTime) -> int:
+def time_ms(at: PositionSpec | AtTime) -> int:
     """Round up to whole milliseconds. Times before the epoch are all the same, and -1 and -2 mean something else."""
     return at.value if isinstance(at, PositionSpec) else ceil(round(min(max(0.0, at.seconds * 1000), _LAST_MS), 3))
