@@ -46,7 +46,7 @@ async def test_thousands_of_partitions_are_joined_committed_shared_and_left(
                 await out.send("t", b"x")
             took.lap("")
             async with k.consumer("t", **patient) as one, anyio.create_task_group() as tasks:
-                assert len(one.assignment) == PARTITIONS
+                await shared(one)  # not at once: a 0.7 broker registers a topic after it has answered
                 took.lap("joined")
                 tasks.start_soon(drink, one)
                 assert len(await one.commit()) == PARTITIONS, "where the group starts"
