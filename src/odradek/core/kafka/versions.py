@@ -1,7 +1,8 @@
 """Choose the version of each API to use with a broker, and tell which features the broker has.
 
 A broker's response to ApiVersions, or what is known about brokers too old to respond, becomes one immutable
-`BrokerVersions` per connection. Features are properties of it, so that no other code compares versions.
+`BrokerVersions` per connection. Features are properties of it, so that no other code compares versions. Each is
+computed once per connection: a fetch asks for nine of them.
 
 Source: kafka-specification.md 1, 4.1, 4.2, 4.7; KIP-35, KIP-511, KIP-584, KIP-896.
 """
@@ -210,57 +211,57 @@ class BrokerVersions:
         version = self.version(ProduceRequest)
         return (version >= 2) + (version >= 3)
 
-    @property
+    @cached_property
     def has_record_batches(self) -> bool:
         """Format 2 in both directions: headers, sequences, transactions."""
         return self.has(ProduceRequest, 3) and self.has(FetchRequest, 4)
 
-    @property
+    @cached_property
     def has_headers(self) -> bool:
         return self.has_record_batches
 
-    @property
+    @cached_property
     def has_timestamps(self) -> bool:
         return self.has(ProduceRequest, 2) and self.has(FetchRequest, 2)
 
-    @property
+    @cached_property
     def has_time_index(self) -> bool:
         """ListOffsets finds records by their timestamp, not segments by the time of their file."""
         return self.has(ListOffsetsRequest, 1)
 
-    @property
+    @cached_property
     def has_lz4(self) -> bool:
         return self.release not in ("0.8.0", "0.8.1")
 
-    @property
+    @cached_property
     def has_zstd(self) -> bool:
         return self.has(ProduceRequest, 7) and self.has(FetchRequest, 10)
 
-    @property
+    @cached_property
     def has_whole_first_message(self) -> bool:
         """Fetch returns the first message as a whole even if it exceeds the limit; else the limit must be raised."""
         return self.has(FetchRequest, 3)
 
-    @property
+    @cached_property
     def has_read_committed(self) -> bool:
         return self.has(FetchRequest, 4)
 
-    @property
+    @cached_property
     def has_fetch_sessions(self) -> bool:
         return self.has(FetchRequest, 7)
 
-    @property
+    @cached_property
     def has_truncation_detection(self) -> bool:
         """Fetch compares the epoch of the last record read with the log (KIP-595)."""
         return self.has(FetchRequest, 12)
 
-    @property
+    @cached_property
     def needs_epoch_check(self) -> bool:
         """Leader epochs can be relied on, but it is left to the client to compare them with the log (KIP-320)."""
         has_epochs = self.has_leader_epochs and self.has(OffsetForLeaderEpochRequest, 2)
         return has_epochs and not self.has_truncation_detection
 
-    @property
+    @cached_property
     def needs_topic_check(self) -> bool:
         """Topics have ids, but Fetch names them, so that it is left to the client to notice that a topic was made again
         (2.8 to 3.0; KIP-516)."""
@@ -268,101 +269,101 @@ class BrokerVersions:
 
     # ---- metadata ----
 
-    @property
+    @cached_property
     def has_null_topics(self) -> bool:
         """Metadata distinguishes "all topics" from "no topics"."""
         return self.has(MetadataRequest, 1)
 
-    @property
+    @cached_property
     def lists_all_brokers(self) -> bool:
         """Metadata lists every broker; else only those that have a replica of a topic that is asked for."""
         return self.release not in ("0.8.0", "0.8.1")
 
-    @property
+    @cached_property
     def has_leader_epochs(self) -> bool:
         """Leader epochs in Metadata are reliable: before version 9 they may be stale (KAFKA-9212)."""
         return self.has(MetadataRequest, 9)
 
     # ---- producers ----
 
-    @property
+    @cached_property
     def has_idempotence(self) -> bool:
         return self.has(InitProducerIdRequest) and self.has_record_batches
 
-    @property
+    @cached_property
     def remembered_batches(self) -> int:
         """The last batches of a producer and partition that the broker recognises if they come again (KAFKA-5494)."""
         return 5 if self.has(ProduceRequest, 5) else 1
 
-    @property
+    @cached_property
     def has_epoch_bump(self) -> bool:
         """A producer may raise its own epoch after an error (KIP-360)."""
         return self.has(InitProducerIdRequest, 3)
 
-    @property
+    @cached_property
     def has_transactions(self) -> bool:
         """Hidden by brokers whose message format is older than 0.11 (kafka-specification.md 1.1, note 3)."""
         apis = (AddPartitionsToTxnRequest, AddOffsetsToTxnRequest, EndTxnRequest, TxnOffsetCommitRequest)
         return self.has_idempotence and all(self.has(api) for api in apis)
 
-    @property
+    @cached_property
     def has_transactions_v2(self) -> bool:
         """Produce adds partitions to the transaction, and each transaction has an epoch of its own (KIP-890)."""
         return self.finalized.get("transaction.version", 0) >= 2 and self.has(EndTxnRequest, 5)
 
-    @property
+    @cached_property
     def has_group_fencing(self) -> bool:
         """Offsets in a transaction are fenced by the group's generation (KIP-447)."""
         return self.has(TxnOffsetCommitRequest, 3)
 
     # ---- groups ----
 
-    @property
+    @cached_property
     def has_groups(self) -> bool:
         return self.has(JoinGroupRequest) and self.has(HeartbeatRequest)
 
-    @property
+    @cached_property
     def has_rebalance_timeout(self) -> bool:
         """Members have a time limit for giving up partitions; else it is their session timeout."""
         return self.has(JoinGroupRequest, 1)
 
-    @property
+    @cached_property
     def has_static_members(self) -> bool:
         return self.has(JoinGroupRequest, 5)
 
-    @property
+    @cached_property
     def has_member_lists(self) -> bool:
         """LeaveGroup has a list of members, including static ones."""
         return self.has(LeaveGroupRequest, 3)
 
-    @property
+    @cached_property
     def has_group_lists(self) -> bool:
         """OffsetFetch is for several groups, and names the member that sends it."""
         return self.has(OffsetFetchRequest, 8)
 
-    @property
+    @cached_property
     def has_stable_offsets(self) -> bool:
         """OffsetFetch can report that a transaction is about to commit offsets (KIP-447)."""
         return self.has(OffsetFetchRequest, 7)
 
-    @property
+    @cached_property
     def has_consumer_protocol(self) -> bool:
         """Groups under KIP-848. The previews of 3.7 to 3.9, where brokers choose the ids of members, do not count."""
         return self.has(ConsumerGroupHeartbeatRequest, 1) and self.finalized.get("group.version", 0) >= 1
 
-    @property
+    @cached_property
     def has_offsets(self) -> bool:
         """Offsets can be committed, if only to ZooKeeper."""
         return self.has(OffsetCommitRequest)
 
-    @property
+    @cached_property
     def has_offsets_in_kafka(self) -> bool:
         """Offsets can be committed to Kafka itself; else to ZooKeeper only."""
         return self.has(OffsetCommitRequest, 1)
 
     # ---- connections ----
 
-    @property
+    @cached_property
     def has_sasl_requests(self) -> bool:
         """SASL tokens are sent in requests, and errors have a text (KIP-152)."""
         return self.has(SaslHandshakeRequest, 1)

@@ -37,10 +37,21 @@ class PartitionExchange:
         is_leader: The broker that is asked leads the partition.
     """
 
-    __slots__ = ("_left", "answered", "decoder", "fetch", "is_leader", "leader_epoch", "offset", "received")
+    __slots__ = (
+        "_left",
+        "answered",
+        "decoder",
+        "fetch",
+        "is_leader",
+        "leader_epoch",
+        "offset",
+        "partition",
+        "received",
+    )
 
     def __init__(self, fetch: PartitionFetch, leader_epoch: int = -1, is_leader: bool = True) -> None:
         self.fetch, self.decoder = fetch, decoder_of(fetch)
+        self.partition = self.decoder.partition
         self.leader_epoch, self.is_leader = leader_epoch, is_leader
         self.offset = self.received = 0
         self._left = fetch.max_bytes + self.decoder.max_message_bytes
@@ -49,10 +60,6 @@ class PartitionExchange:
     def start(self) -> None:
         """Ask for what follows everything fed so far."""
         self.offset = self.fetch.start()
-
-    @property
-    def partition(self) -> TopicPartition:
-        return self.decoder.partition
 
     def position(self, versions: BrokerVersions) -> FetchPosition:
         """Return what to ask a broker for."""
