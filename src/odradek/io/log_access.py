@@ -31,7 +31,7 @@ class LeaderLogAccess:
 
         async def extent(api: BrokerClient, partition: TopicPartition) -> Extent:
             known = topic_id(partition.topic) or b""
-            return (await _extent(api, partition, read_committed))._replace(topic_id=known.hex())
+            return (await self._extent(api, partition, read_committed))._replace(topic_id=known.hex())
 
         return await self._of_each(partitions, extent)
 
@@ -50,6 +50,18 @@ class LeaderLogAccess:
 
         return await self._of_each(times, resolve)
 
+    async def _extent(self, api: BrokerClient, partition: TopicPartition, read_committed: bool) -> Extent:
+        """Return the extent of a log, as the broker that serves it says. In 0.7, the positions up to the latest are the
+        starts of all segments."""
+        starts = await api.positions(partition, LATEST, MAX_SEGMENTS)
+        if not starts:
+            raise RemoteProtocolError(f"{partition}: the broker returned no position")
+        earliest = starts[-1] if len(starts) < MAX_SEGMENTS else await api.resolve_position(partition, EARLIEST)
+        latest = starts[0]
+        if read_committed:
+            latest = max(earliest, await api.resolve_position(partition, LATEST, read_committed=True))
+        return Extent(earliest, latest, tuple(sorted({earliest, *starts})), api.broker.id)
+
     def _has_time_index(self, api: BrokerClient) -> bool:
         """Return True if a broker knows the times of records, and not only those of segments."""
         return False
@@ -67,16 +79,3 @@ class LeaderLogAccess:
             return await ask(driver.broker(served[partition], purpose="control"), partition)
 
         return dict(zip(served, await gather(one, served), strict=True))
-
-
-async def _extent(api: BrokerClient, partition: TopicPartition, read_committed: bool) -> Extent:
-    """Return the extent of a log, as the broker that serves it says. In 0.7, the positions up to the latest are the
-    starts of all segments."""
-    starts = await api.positions(partition, LATEST, MAX_SEGMENTS)
-    if not starts:
-        raise RemoteProtocolError(f"{partition}: the broker returned no position")
-    earliest = starts[-1] if len(starts) < MAX_SEGMENTS else await api.resolve_position(partition, EARLIEST)
-    latest = starts[0]
-    if read_committed:
-        latest = max(earliest, await api.resolve_position(partition, LATEST, read_committed=True))
-    return Extent(earliest, latest, tuple(sorted({earliest, *starts})), api.broker.id)

@@ -23,7 +23,8 @@ from odradek.errors import (
     RemoteProtocolError,
 )
 from odradek.io.kafka.broker_client import KafkaBrokerClient
-from odradek.types import EARLIEST, LATEST, AtTime, Position, PositionSpec, TopicPartition
+from odradek.io.kafka.log_access import KafkaLogAccess
+from odradek.types import EARLIEST, LATEST, AtTime, Broker, Position, PositionSpec, TopicPartition
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.data import (
@@ -34,6 +35,10 @@ from odradek.wire.kafka.messages.data import (
     FetchRequest,
     FetchResponse,
     LeaderIdAndEpoch,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
     OffsetForLeaderEpochRequest,
     ProduceRequest,
     ProduceResponse,
@@ -783,3 +788,56 @@ async def test_the_end_of_what_is_committed_is_asked_for_where_there_are_transac
     async with running(broker) as client:
         assert await client.resolve_position(T0, LATEST, read_committed=True) == 0
         assert broker.requests[0][0].isolation_level == asked
+
+
+class OneClient:
+    """A driver whose only broker client is this one."""
+
+    def __init__(self, client: KafkaBrokerClient) -> None:
+        self._client, self.metadata = client, self
+        self.table = self
+
+    def topic_id(self, topic: str) -> bytes:
+        return TOPIC_ID
+
+    def leader(self, partition: TopicPartition) -> Broker:
+        return self._client.broker
+
+    def broker(self, broker: Broker, purpose: str) -> KafkaBrokerClient:
+        return self._client
+
+
+@pytest.mark.parametrize("read_committed", [False, True])
+@every_release
+async def test_the_extent_of_a_log_takes_two_requests_where_brokers_name_one_position(
+    release: str, read_committed: bool
+) -> None:
+    broker = ScriptedBroker(RELEASES[release])
+
+    def answer(request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
+        broker.logs[T0].end = 2 if request.isolation_level else 3
+        return broker.list_offsets(request, version)
+
+    broker.answers[ListOffsetsRequest] = answer
+    async with running(broker) as client:
+        driver: Any = OneClient(client)
+        extents = await KafkaLogAccess(driver).extents([T0], read_committed=read_committed)
+        end = 2 if read_committed and client.versions.has_read_committed else 3
+        assert extents[T0][:2] == (0, end)
+        assert extents[T0][3:] == (1, TOPIC_ID.hex())
+        assert {0, end} <= set(extents[T0].boundaries)
+        if client.versions.has_time_index:
+            assert len(broker.requests) == 2
+
+
+class Trimmed(ScriptedBroker):
+    """A broker that names a beginning behind the end of what is committed."""
+
+    def position(self, where: TopicPartition, part: ListOffsetsPartition, version: int) -> ListOffsetsPartitionResponse:
+        return ListOffsetsPartitionResponse(partition_index=part.partition_index, offset={-2: 7, -1: 5}[part.timestamp])
+
+
+async def test_a_log_whose_beginning_is_behind_its_end_is_empty() -> None:
+    async with running(Trimmed(NEWEST)) as client:
+        driver: Any = OneClient(client)
+        assert (await KafkaLogAccess(driver).extents([T0], read_committed=True))[T0][:3] == (7, 7, (7,))
