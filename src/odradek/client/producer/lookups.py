@@ -6,9 +6,9 @@ Records wait meanwhile, as long as they may; what is learned is applied to the a
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 
 import anyio
 
@@ -19,6 +19,7 @@ from odradek.core.missing_partitions import BETWEEN_READS_S
 from odradek.core.produce.accumulator import Accumulator
 from odradek.core.produce.partition_queue import PartitionQueue, TopicQueues
 from odradek.errors import Closed, OdradekError
+from odradek.io.retry import retry
 
 __all__ = ["ClusterLookups"]
 
@@ -75,17 +76,12 @@ class ClusterLookups:
             self._host.spawn(self._check_missing)
 
     async def _load_topic(self, topic: TopicQueues) -> None:
-        failures = 0
-        while True:
-            try:
-                table = await self._metadata.table_for_topic(topic.name, create=True)
-                break
-            except Closed:
-                raise
-            except OdradekError as error:
-                topic.why = str(error)
-            await anyio.sleep(self._backoff.delay(failures, random.random()))
-            failures += 1
+        def passes(error: OdradekError) -> bool:
+            topic.why = str(error)  # for the records whose time is over meanwhile
+            return _passes(error)
+
+        read = partial(self._metadata.table_for_topic, topic.name, create=True)
+        table = await retry(read, self._backoff, passes=passes)
         self._update_table(table)
         topic.registered = bool(table.registered(topic.name))
         self._host.apply(self._accumulator.learned(topic))
@@ -106,16 +102,15 @@ class ClusterLookups:
             self._host.apply(self._accumulator.route(table))
 
     async def _identify(self, sequences: ProducerSequences) -> None:
-        failures = 0
-        while not sequences.ready:
-            try:
+        async def attempt() -> None:
+            while not sequences.ready:
                 await sequences.identify()
-            except OdradekError as error:
-                if not error.retriable:
-                    self._host.fail(error)
-                    return
-                await anyio.sleep(self._backoff.delay(failures, random.random()))
-                failures += 1
+
+        try:
+            await retry(attempt, self._backoff)
+        except OdradekError as error:
+            self._host.fail(error)
+            return
         self._identifying = False
         self._on_identified()
 
@@ -135,14 +130,17 @@ class ClusterLookups:
 
     async def _read_for(self, queues: Mapping[PartitionQueue, int]) -> Mapping[PartitionQueue, int]:
         """Read the metadata until there is an answer, or nothing is left to refuse; return what is still missing."""
-        failures = 0
-        while queues := self._accumulator.still_missing(queues):
-            try:
+
+        async def attempt() -> Mapping[PartitionQueue, int]:
+            nonlocal queues
+            if queues := self._accumulator.still_missing(queues):
                 self._update_table(await self._metadata.refresh())
-                return self._accumulator.still_missing(queues)
-            except Closed:
-                raise
-            except OdradekError:
-                await anyio.sleep(self._backoff.delay(failures, random.random()))
-                failures += 1
-        return queues
+                queues = self._accumulator.still_missing(queues)
+            return queues
+
+        return await retry(attempt, self._backoff, passes=_passes)
+
+
+def _passes(error: OdradekError) -> bool:
+    """Return True unless the cluster is closed: whatever else is wrong with metadata may be right the next time."""
+    return not isinstance(error, Closed)
