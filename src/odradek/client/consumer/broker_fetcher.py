@@ -227,6 +227,8 @@ class BrokerFetcher:
                 self.scheduler.requeue(cursor, now, random())
                 if fetch.error is not None and not lost:
                     self._on_partition_error(cursor, fetch.error)
+                # A leader names the replica that it prefers instead of sending records (KIP-392). Whatever goes wrong
+                # at the replica says nothing of the log: it may be behind, or out of sync. So the leader is asked next.
                 if fetch.preferred_replica is not None:
                     self._host.set_replica(cursor, fetch.preferred_replica)
                 elif lost or fetch.error is not None:

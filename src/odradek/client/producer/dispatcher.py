@@ -267,6 +267,7 @@ class Dispatcher:
         self.check_missing()
         if self._sequences is not None:
             self._follow_sequences(self._sequences)
+        # Last, because it ends everything: what has a result keeps it.
         if effects.fatal is not None:
             self.fail(effects.fatal)
 

@@ -121,6 +121,9 @@ class Transaction:
         dispatcher.refuse_records(UsageError("the transaction is ending: send records before the end of its block"))
         ended = dispatcher.transaction_ends = anyio.Event()
         dispatcher.spawn(self._end, ended, kind is None)
+        # The end runs in a task of the producer. A cancellation of this one, while it waits, stops a commit that is not
+        # requested yet, and the transaction is aborted. Once EndTxn was sent nothing can take it back: then its outcome
+        # is waited for, like that of an abort, because the next transaction cannot begin before.
         try:
             with anyio.CancelScope(shield=kind is not None):
                 await ended.wait()

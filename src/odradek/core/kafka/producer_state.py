@@ -183,6 +183,9 @@ class IdempotentProducer:
         if state is None or stamp not in state.pending:
             return _step(code)
         step = self._next_step(state, stamp, code, log_start_offset)
+        # What is sent again keeps its stamp: by that the broker recognises a batch that it has written before (KIP-98).
+        # Every other error ends the stamp. Only FAIL says that nothing was written; otherwise its numbers may be in
+        # use, and no later batch of the partition may be written before that is known.
         if step in (NextStep.DONE, NextStep.DUPLICATE):
             self._acknowledge(state, stamp, offset)
         elif step not in (NextStep.RETRY, NextStep.REFRESH):

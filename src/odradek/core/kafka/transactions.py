@@ -345,6 +345,8 @@ class Transactions:
                 if sent.destination is not Destination.ANY:
                     self._coordinators.pop(self._coordinator_key(sent.destination), None)
                 self._in_flight.back_off(now, backoff_s)
+            # While the producer registers (InitProducerId) there is no transaction that could be aborted, and no epoch
+            # that could be raised: then the same codes are final.
             case (TransactionReaction.ABORT | TransactionReaction.NEW_EPOCH) as reaction if (
                 self.state is not _S.INITIALIZING
             ):

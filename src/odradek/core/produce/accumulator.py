@@ -307,6 +307,9 @@ class Accumulator:
             batch.note_failure(error)
         self._metadata_is_stale |= error.refresh_metadata
         self._note_fatal(error)
+        # 0.7 refuses a produce by closing the connection, as if the line had been cut. So the policy has such batches
+        # sent again in smaller requests, each after a question that the broker answers: one that is closed upon even
+        # so, twice, is refused. Later releases answer, and their policy refuses nothing here.
         refused = self._refusals.request_failed(batches, error, answered=answered)
         for batch in batches:
             if not error.retriable:

@@ -102,6 +102,9 @@ class Router:
             packed: Nothing else may be in its batch.
         """
         topic = queue.topic
+        # Records without a preference stay with one partition until its batch is full, and then go to another one, so
+        # that batches become large (KIP-480). Records with keys may have begun a batch there: it is continued, unless
+        # its records were sent to that very partition, since those never move to another one.
         if sticky and topic.choices:
             if queue.open is not None:
                 queue.close()

@@ -38,6 +38,8 @@ async def without_truncated(
     """
     if not versions.needs_epoch_check:
         return parts
+    # Once for each leader epoch of a partition: as long as the leader is the same, its log only grows. Nothing can be
+    # asked if the epoch of the last record is not known, as of records in the formats before 0.11.
     asked = {
         part.partition: part
         for part in parts

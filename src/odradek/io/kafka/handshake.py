@@ -297,6 +297,8 @@ class KafkaHandshake:
         mechanism = self._login.mechanism
         hint = "the broker's log says why" if versions.has_sasl_requests else "the user, password or mechanism is wrong"
         failed_logins = self._known.failed_logins
+        # From 1.0 on (KIP-152) a refusal is an answer, AuthFailed, and a connection that is lost was just cut. Before,
+        # a broker refuses by closing: the two look the same, and only several in a row are a refusal.
         may_pass = versions.has_sasl_requests or failed_logins[self._address] + 1 < SASL_ATTEMPTS
         try:
             with _step("sasl", self._address, hint, retriable=may_pass):

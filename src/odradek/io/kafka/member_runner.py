@@ -299,6 +299,9 @@ class MemberRunner:
             refused = getattr(response, "error_code", 0)
             self._failures = self._failures + 1 if refused else 0
             self.problem = (refused and getattr(response, "error_message", None)) or ""
+            # Brokers of 4.x have the protocol of KIP-848, which the group may not allow: it has members of the classic
+            # one that cannot be joined, or the protocol is switched off. If the user did not ask for it, another member
+            # begins.
             if self.subscription.group_protocol is None and falls_back(response):
                 self._member = self._make_member(GroupProtocol.CLASSIC)
             else:

@@ -295,10 +295,14 @@ class KafkaMetadata:
         if response.error_code not in (0, ErrorCode.REBOOTSTRAP_REQUIRED):
             raise broker_error(response.error_code, f"{broker.address}: Metadata")
         state, changes = self._table.state.apply(response, names, leader_epochs=leader_epochs)
+        # What the broker says is at least as new as the question. If the event loop was blocked meanwhile, it may be
+        # much older than this moment, and `TopicCheck` has to know that.
         self._read_at = asked_at
         if changes.recreated:
             self._on_recreated(changes.recreated)
         self._update(state)
+        # The table is empty by now (KIP-1102), so that the attempt after this error begins with the addresses of the
+        # URL.
         if changes.bootstrap_again:
             log.warning("%s asks this client to begin again with the addresses of its URL", broker.address)
             raise broker_error(response.error_code, f"{broker.address}: Metadata")

@@ -141,6 +141,8 @@ class KafkaOffsets:
                 del left[partition]
             if not left:
                 return {}
+            # The token is that of now. Between two attempts the heartbeat may have brought a newer epoch (KIP-848), and
+            # the coordinator refuses the older one from then on: `refused` says whether the newer one may be accepted.
             sent = GroupMetadata(self.group) if token is None else token()
             request = commit_request(self.with_epochs(left), sent, topic_ids)
             response = await self._ask(OffsetCommitRequest, lambda versions: request, topic_ids.values())
@@ -150,6 +152,8 @@ class KafkaOffsets:
                 if answer.step is OffsetStep.DONE:
                     del left[partition]
             codes = {answer.error_code for answer in answers.values()} - {0}
+            # The topic was deleted. If it was made again, the metadata has another id for it, and the next attempt
+            # leaves its positions out.
             if not codes.isdisjoint(_OTHER_TOPIC):
                 await metadata.refresh()
             again = {code for code in codes if refused is not None and refused(sent, code)}

@@ -214,6 +214,8 @@ class KafkaTransactions(BatchSequences):
                 failed(self._machine.error, state is _S.FATAL)
             elif outgoing is not None:
                 added()
+            # An answer may make the next request due at once, and so may a change of state. Only a pass with neither
+            # waits. What is notified since `version` was read ends the wait, so that nothing is missed in between.
             if outgoing is None and state is before:
                 wake_at = self._machine.tick(now)
                 await self._work.wait(version, math.inf if wake_at is None else max(0.0, wake_at - now))
@@ -225,6 +227,10 @@ class KafkaTransactions(BatchSequences):
         except OdradekError as error:
             self._failures += 1
             self._problem = error
+            # EndTxn is sent again, and mostly the coordinator then says how the first one ended. But if the epoch was
+            # raised meanwhile, by another producer with this id or because the transaction was open for too long, all
+            # it says is that this producer is fenced, and the first one may have committed. So the doubt lasts until
+            # the next `begin`.
             self._commit_in_doubt |= _commits(outgoing) and error.sent
             if error.retriable:
                 log.info("%s: %s; trying again", self.transactional_id, error)

@@ -283,6 +283,10 @@ class ZooKeeperMembership:
     async def _balance(self) -> MemberEvent:
         try:
             snapshot = await self._read_group()
+            # An attempt that fails half-way has changed the owners: with the snapshot forgotten, the next one plans
+            # again although the group is as it was. Whoever claims a partition reads its position at once. So the
+            # listener commits, and gives the partition up, before its owner's node is deleted, and positions are read
+            # after the claims, which fail while the former owner's node is there.
             if snapshot != self._snapshot:
                 self._snapshot = None
                 nodes = self._nodes
