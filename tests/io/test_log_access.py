@@ -39,7 +39,7 @@ def segmented() -> Kafka07LogDriver:
 
 async def test_an_extent_of_0_7_has_the_starts_of_all_segments() -> None:
     driver = segmented()
-    assert (driver.logs.unit, driver.logs.names_brokers) == (BYTES, True)
+    assert (driver.logs.unit, driver.logs.names_brokers, driver.logs.values_only) == (BYTES, True, True)
     gone = TopicPartition("t", 0, 99)
     assert await driver.logs.extents([tp(0), gone]) == {tp(0): Extent(0, END, (*STARTS, END), BROKER.id)}
 
@@ -82,7 +82,7 @@ async def test_every_offset_is_a_boundary() -> None:
     p, q = TopicPartition("orders", 0), TopicPartition("orders", 1)
     async with cluster.connect() as k:
         logs = k.driver.logs
-        assert (logs.unit, logs.names_brokers) == (RECORDS, False)
+        assert (logs.unit, logs.names_brokers, logs.values_only) == (RECORDS, False, False)
         await k.partitions("orders")
         extents = await logs.extents([p, q])
         assert {partition: extent[:2] for partition, extent in extents.items()} == {p: (0, 6), q: (0, 0)}
@@ -93,4 +93,5 @@ async def test_every_offset_is_a_boundary() -> None:
 
 def test_a_closed_driver_says_what_its_positions_count() -> None:
     k = MemoryCluster().connect()
-    assert (k.driver.logs.unit.name, k.driver.logs.names_brokers) == ("records", False)
+    logs = k.driver.logs
+    assert (logs.unit.name, logs.names_brokers, logs.values_only) == ("records", False, False)

@@ -212,7 +212,7 @@ def test_what_is_no_partition_of_an_int_is_refused_in_a_bigint_too() -> None:
 )
 def test_columns_that_can_be_written(fields: str, topic: str, expected: RowLayout) -> None:
     split = [(name, kind) for name, _, kind in (field.partition(" ") for field in fields.split(", "))]
-    result = layout(split, topic, by_broker=True)
+    result = layout(split, topic, by_broker=True, values_only=True)
     assert result == pickle.loads(pickle.dumps(result)) == expected
 
 
@@ -232,11 +232,11 @@ def test_columns_that_can_be_written(fields: str, topic: str, expected: RowLayou
 def test_columns_that_cannot(fields: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         split = [(name, kind) for name, _, kind in (field.partition(" ") for field in fields.split(", "))]
-        layout(split, "", by_broker=True)
+        layout(split, "", by_broker=True, values_only=True)
 
 
 def test_headers_are_refused_by_0_7_and_written_later() -> None:
     fields = [("value", "string"), ("headers", "array<struct<key:string,value:binary>>")]
     with pytest.raises(Unsupported, match=r"column headers .* 0.7 does not store it, so leave it out"):
-        layout(fields, "t", by_broker=True)
-    assert layout(fields, "t", by_broker=False) == RowLayout("t", ("headers",), nullable=True)
+        layout(fields, "t", by_broker=True, values_only=True)
+    assert layout(fields, "t", by_broker=False, values_only=False) == RowLayout("t", ("headers",), nullable=True)

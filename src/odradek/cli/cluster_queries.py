@@ -41,7 +41,8 @@ async def find_partitions(k: od.Cluster, topic: str, name: str | None = None) ->
 
 
 async def extents(k: od.Cluster, topic: str) -> dict[TopicPartition, PartitionExtent]:
-    """Return the extent of each partition of a topic whose broker is alive."""
+    """Return the extent of each partition of a topic whose broker is alive. `Cluster.positions` asks again while
+    leaders move, which `LogAccess.extents` does not."""
     earliest, latest = await k.positions(topic, EARLIEST), await k.positions(topic, LATEST)
     return {p: PartitionExtent(earliest[p], latest[p]) for p in sorted(earliest) if p in latest}
 

@@ -19,7 +19,7 @@ MAX_SEGMENTS = 1 << 16
 
 
 class LeaderLogAccess:
-    """Extents and positions by time. A protocol adds `unit`, `names_brokers` and `boundary`."""
+    """Extents and positions by time. A protocol adds `unit`, `names_brokers`, `values_only` and `boundary`."""
 
     def __init__(self, driver: ProtocolDriver) -> None:
         self._driver = driver

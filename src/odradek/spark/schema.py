@@ -160,14 +160,15 @@ def _plain(table: pa.Table) -> pa.Table:
     return table.cast(pa.schema(kinds))
 
 
-def layout(fields: Iterable[tuple[str, str]], topic: str, *, by_broker: bool) -> RowLayout:
+def layout(fields: Iterable[tuple[str, str]], topic: str, *, by_broker: bool, values_only: bool) -> RowLayout:
     """Check the columns of a query. As in Spark's own sink, those it does not know are not written. Raises ConfigError,
     Unsupported.
 
     Args:
         fields: Name and Spark's simple type (`bigint`) of each.
         topic: Of all rows, if it is not in a column; it goes before the column.
-        by_broker: Partitions are numbered on each broker, which stores values alone: 0.7.
+        by_broker: Partitions are numbered on each broker (see `LogAccess.names_brokers`).
+        values_only: Neither headers nor null values are stored (see `LogAccess.values_only`).
     """
     present: set[str] = set()
     for name, kind in fields:
@@ -183,11 +184,11 @@ def layout(fields: Iterable[tuple[str, str]], topic: str, *, by_broker: bool) ->
         raise ConfigError("the query must have a column named `value`")
     if not topic and "topic" not in present:
         raise ConfigError("no target topic: set option `topic` or add a column `topic`")
-    if by_broker and "headers" in present:
+    if values_only and "headers" in present:
         raise Unsupported("column headers", "Kafka 0.11; 0.7 does not store it, so leave it out of the query")
     if "broker" in present and "partition" not in present:
         raise ConfigError("column broker needs column partition: 0.7 numbers partitions per broker")
     more, names = (
         tuple(name for name in of if name in present) for of in (("key", "headers"), ("broker", "partition"))
     )
-    return RowLayout(topic, more, names, nullable=not by_broker)
+    return RowLayout(topic, more, names, nullable=not values_only)

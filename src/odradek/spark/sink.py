@@ -73,9 +73,10 @@ class _Writer:
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = parse_sink(options)
-        by_broker = self._options.cluster.connect().driver.logs.names_brokers
+        logs = self._options.cluster.connect().driver.logs
         fields = ((field.name, field.dataType.simpleString()) for field in schema.fields)
-        self._columns = layout(fields, self._options.topic, by_broker=by_broker)
+        topic, by_broker = self._options.topic, logs.names_brokers
+        self._columns = layout(fields, topic, by_broker=by_broker, values_only=logs.values_only)
 
     def write(self, iterator: Iterator[Any]) -> TaskCommit:
         """Write the rows of a task, in Spark's Python workers. Raises BadRow, WriteError.

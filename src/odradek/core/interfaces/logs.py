@@ -65,6 +65,12 @@ class LogAccess(Protocol):
         log is then only on this broker, and there is none while the broker is away."""
         ...
 
+    @property
+    def values_only(self) -> bool:
+        """True if a record is a value and nothing else (0.7): no headers are stored, and no value is null. (A key
+        chooses the partition there.)"""
+        ...
+
     async def extents(
         self, partitions: Collection[TopicPartition], *, read_committed: bool = False
     ) -> dict[TopicPartition, Extent]:

@@ -17,6 +17,7 @@ class KafkaLogAccess(LeaderLogAccess):
 
     unit = RECORDS
     names_brokers = False
+    values_only = False
 
     def _has_time_index(self, api: BrokerClient) -> bool:
         return cast(KafkaBrokerClient, api).versions.has_time_index

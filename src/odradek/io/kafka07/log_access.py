@@ -22,6 +22,7 @@ class Kafka07LogAccess(LeaderLogAccess):
 
     unit = BYTES
     names_brokers = True
+    values_only = True
 
     async def boundary(self, cut: SplitPoint, max_entry_bytes: int) -> int | None:
         """Search the bytes around a cut for a boundary (see `LogAccess.boundary`)."""

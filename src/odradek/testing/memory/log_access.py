@@ -13,6 +13,7 @@ class MemoryLogAccess(LeaderLogAccess):
 
     unit = RECORDS
     names_brokers = False
+    values_only = False
 
     def _has_time_index(self, api: BrokerClient) -> bool:
         return True
