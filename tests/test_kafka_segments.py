@@ -284,7 +284,7 @@ def test_checkpoints_and_the_id_of_the_topic(directory: Path) -> None:
     (directory / "partition.metadata").write_text("version: 0\ntopic_id: kP5hBd3CSMqZ0VWuBJrYtw")
     (directory / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
     log = opened(directory)
-    assert log.facts == ("kP5hBd3CSMqZ0VWuBJrYtw", (LeaderEpoch(0, 0),), 33, 180, 150, ())
+    assert log.facts == ("kP5hBd3CSMqZ0VWuBJrYtw", (LeaderEpoch(0, 0),), 33, 180, 150, None, ())
     assert (log.start, log.extent(), log.end) == (33, (33, 180), 200)
     assert offsets(log) == list(range(33, 200))
     assert log.position_at(0) == 33
@@ -343,6 +343,21 @@ def test_records_that_were_moved_away_are_named(tmp_path: Path) -> None:
     log = opened(directory)
     assert (log.start, offsets(log, 100)[0]) == (140, 140)
     assert "offsets 12 to 139 are not here" in log.notes[0] and "remote storage" in log.notes[0]
+
+
+def test_a_missing_file_between_others_is_named_unless_the_log_was_compacted_here(tmp_path: Path) -> None:
+    parts = {n: batch([n, n + 1]) for n in (0, 2, 4, 6, 8, 10)}
+    directory = write_log(tmp_path / "t-0", parts)
+    for missing in (2, 4, 8):
+        (directory / f"{missing:020}.log").unlink()
+    log = opened(directory)
+    assert (offsets(log), log.verify().faults) == ([0, 1, 6, 7, 10, 11], ())
+    (note,) = log.notes
+    assert "the first of 2 gaps: offsets 2 to 5 are in no file, between two others" in note
+    (tmp_path / "cleaner-offset-checkpoint").write_text("0\n1\nt 0 8\n")
+    assert opened(directory).facts.cleaned == 8
+    (tmp_path / "cleaner-offset-checkpoint").write_text("0\n1\nt 0 12\n")
+    assert opened(directory).notes == ()
 
 
 def test_leftovers_are_named_and_not_read(directory: Path) -> None:

@@ -10,6 +10,8 @@ from odradek.testing import KafkaBroker
 
 from .table import FACTS, Ran
 
+pytest.register_assert_rewrite(f"{__package__}.dumps")
+
 PARTITIONS = 3
 """Of every topic that is made without a number."""
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-import re
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
 
 import anyio
 import pytest
@@ -19,6 +18,7 @@ from odradek.spark.options import parse_source
 from odradek.testing import KafkaBroker
 
 from . import foreign
+from .dumps import Backup, Dump, compare
 from .test_data import compressions_of, connect, has, read_all, send, shapes
 
 pytestmark = [pytest.mark.anyio, pytest.mark.brokers, pytest.mark.timeout(300)]
@@ -27,8 +27,6 @@ SEGMENT_BYTES = 1 << 20
 """The least that a broker of 4.x takes."""
 FORMATS = {"0.9.0": 0, "0.10.0": 1}
 """Formats that brokers from 0.11 to 2.x convert records to -> magic."""
-
-Line = dict[str, str]
 
 
 def opened(kafka: KafkaBroker, topic: str) -> KafkaLog:
@@ -39,21 +37,6 @@ def opened(kafka: KafkaBroker, topic: str) -> KafkaLog:
 
 def records(log: KafkaLog, *, read_committed: bool = False) -> list[od.Record]:
     return [record for batch in log.batches(read_committed=read_committed) for record in batch]
-
-
-def dumped(kafka: KafkaBroker, log: KafkaLog, *options: str) -> list[Line]:
-    """What Kafka's tool prints of each batch of the first file, with options of each record. Names are small letters.
-
-    From 2.3 on it prints the batches between the records, and "|" in front of records.
-    """
-    package = "org.apache.kafka" if has(kafka, (4,)) else "kafka"
-    path = str(log.segments[0].path)
-    done = kafka.java_tool(f"{package}.tools.DumpLogSegments", "--files", path, *options)
-    assert done.returncode == 0, done.stderr
-    printed = done.stdout.splitlines()
-    inside = [line for line in printed if line.startswith("|")]
-    lines = [re.findall(r"(\w+): (\S+)", line) for line in inside or printed]
-    return [{name.lower(): text for name, text in line} for line in lines if len(line) > 2]
 
 
 async def write_all(kafka: KafkaBroker, topic: str) -> None:
@@ -76,74 +59,15 @@ async def write_all(kafka: KafkaBroker, topic: str) -> None:
     foreign.write_transactions(kafka, topic)
 
 
-def compare_batches(log: KafkaLog, lines: list[Line]) -> None:
-    """Compare the headers of all batches with what Kafka's tool says."""
-    batches = list(log.stored_batches())
-    assert len(batches) == len(lines) > 0
-    for batch, line in zip(batches, lines, strict=True):
-        assert (str(batch.at), str(batch.magic)) == (line["position"], line["magic"])
-        kind = line["compresscodec"].lower().removesuffix("compressioncodec")
-        assert {"no": "none"}.get(kind, kind) == batch.compression
-        assert (line["isvalid"], batch.damage) == ("true", "")
-        assert int(line.get("createtime", line.get("logappendtime", -1))) == (
-            -1 if batch.timestamp is None else batch.timestamp
-        )
-        if batch.magic < 2:
-            assert int(line["offset"]) == batch.base_offset
-            continue
-        assert [int(line[name]) for name in BATCH_FIELDS] == [
-            batch.base_offset,
-            batch.next_offset - 1,
-            batch.size,
-            *(-1 if number is None else number for number in (batch.base_sequence, batch.last_sequence)),
-            *(-1 if number is None else number for number in (batch.producer_id, batch.producer_epoch)),
-            batch.leader_epoch,
-        ]
-        assert line["istransactional"] == str(batch.is_transactional).lower()
-        if "iscontrol" in line:
-            assert line["iscontrol"] == str(batch.marker is not None).lower()
-            assert int(line["count"]) == batch.record_count
-
-
-BATCH_FIELDS = (
-    "baseoffset", "lastoffset", "size", "basesequence", "lastsequence", "producerid", "producerepoch",
-    "partitionleaderepoch",
-)  # fmt: skip
-
-
-def compare_records(log: KafkaLog, lines: list[Line]) -> None:
-    """Compare all records, and the markers of transactions, with what Kafka's tool says."""
-    data = [line for line in lines if "endtxnmarker" not in line]
-    assert [as_line(record, line) for record, line in zip(records(log), data, strict=True)] == data
-    markers = {b.base_offset: b.marker for b in log.stored_batches() if b.marker is not None}
-    assert markers == {int(line["offset"]): line["endtxnmarker"].lower() for line in lines if line not in data}
-
-
-def as_line(record: od.Record, line: Line) -> Line:
-    """The line with everything in it that is also in the record as the record says."""
-    known: dict[str, Any] = {"offset": record.position}
-    if "createtime" in line:
-        known["createtime"] = record.timestamp
-    if record.key is not None and ("key" in line or record.value is not None):  # 0.8 and 0.9 leave it out
-        known["key"] = record.key.decode()
-    if record.value is not None:
-        known["payload"] = record.value.decode()
-    elif "payload" in line:
-        known["payload"] = "null"
-    if "headerkeys" in line:
-        known["headerkeys"] = f"[{','.join(name for name, _ in record.headers)}]"
-    sizes = {"keysize": record.key, "valuesize": record.value, "payloadsize": record.value}
-    known |= {name: -1 if sizes[name] is None else len(sizes[name] or b"") for name in sizes if name in line}
-    return {**line, **{name: str(fact) for name, fact in known.items()}}
-
-
-async def test_files_hold_what_kafka_s_own_tool_says(kafka: KafkaBroker, topic: str) -> None:
+async def test_files_hold_what_kafka_s_own_tool_says(
+    kafka: KafkaBroker, topic: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     kafka.create_topic(topic)
     await write_all(kafka, topic)
     log = opened(kafka, topic)
-    compare_batches(log, dumped(kafka, log))
-    compare_records(log, dumped(kafka, log, "--print-data-log", "--deep-iteration"))
-    assert log.verify().faults == ()
+    dump = Dump(kafka, log)
+    compare(log, dump)
+    Backup(tmp_path, log, capfd).compare(log, dump)
     assert log.facts.topic_id is not None or kafka.mode == "zookeeper"
     assert bool(log.facts.leader_epochs) == has(kafka, (0, 11))
 
@@ -205,7 +129,9 @@ async def test_a_file_that_is_allocated_in_advance(kafka: KafkaBroker, topic: st
 
 
 @pytest.mark.parametrize("version", FORMATS)
-async def test_records_that_a_broker_converted(kafka: KafkaBroker, topic: str, version: str) -> None:
+async def test_records_that_a_broker_converted(
+    kafka: KafkaBroker, topic: str, version: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     if not has(kafka, (0, 11)) or has(kafka, (3,)):
         assert kafka.version not in ("0.11.0.3", "1.1.1", "2.8.2")  # which can
         return
@@ -218,8 +144,9 @@ async def test_records_that_a_broker_converted(kafka: KafkaBroker, topic: str, v
     log = opened(kafka, topic)
     assert {batch.magic for batch in log.stored_batches()} == {FORMATS[version]}
     assert records(log) == everything
-    compare_batches(log, dumped(kafka, log))
-    compare_records(log, dumped(kafka, log, "--print-data-log", "--deep-iteration"))
+    dump = Dump(kafka, log)
+    compare(log, dump)
+    Backup(tmp_path, log, capfd).compare(log, dump)
 
 
 async def test_a_compacted_log_of_a_broker_that_stopped(kafka: KafkaBroker, topic: str) -> None:
@@ -241,6 +168,7 @@ async def test_a_compacted_log_of_a_broker_that_stopped(kafka: KafkaBroker, topi
         assert len(read) < log.end == everything[-1].next_position
         assert {r.key: r.value for r in read} == {r.key: r.value for r in everything}
         assert log.verify().faults == ()
+        assert 0 < (log.facts.cleaned or 0) <= log.end and not any("in no file" in note for note in log.notes)
         assert (log.high_watermark, log.facts.recovery_point) == (log.end, log.end)
         stored = log.snapshot()
         assert (stored is not None) == has(kafka, (0, 11))

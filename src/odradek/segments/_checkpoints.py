@@ -54,6 +54,7 @@ class LogFacts(NamedTuple):
         log_start: The first offset that counts (`log-start-offset-checkpoint`, 1.0 and later).
         high_watermark: The offset behind what all replicas in sync had (`replication-offset-checkpoint`).
         recovery_point: The offset up to which the log was flushed (`recovery-point-offset-checkpoint`).
+        cleaned: The offset up to which this replica was compacted (`cleaner-offset-checkpoint`).
         notes: Files that cannot be read, in words.
     """
 
@@ -62,6 +63,7 @@ class LogFacts(NamedTuple):
     log_start: int | None
     high_watermark: int | None
     recovery_point: int | None
+    cleaned: int | None
     notes: tuple[str, ...]
 
 
@@ -85,6 +87,7 @@ def read_facts(directory: Path, partition: TopicPartition, *, is_replica: bool) 
         offset("log-start-offset-checkpoint"),
         offset("replication-offset-checkpoint"),
         offset("recovery-point-offset-checkpoint"),
+        offset("cleaner-offset-checkpoint"),
         tuple(notes),
     )
 

@@ -33,8 +33,8 @@ log = logging.getLogger("odradek.segments")
 _NO_END = (1 << 63) - 1
 
 
-class _Tail(NamedTuple):
-    """The end of the last segment."""
+class _SegmentEnd(NamedTuple):
+    """The end of what can be read of a segment."""
 
     at: int
     """Byte behind its last whole entry."""
@@ -135,6 +135,22 @@ class KafkaLog(SegmentedLog):
         for suffix, words in _LEFT_OVER.items():
             if any(self.directory.glob(f"*{suffix}")):
                 yield f"{self.directory}: *{suffix}: {words}"
+        if holes := list(self._holes()):
+            start, until = holes[0]
+            count = f"the first of {len(holes)} gaps: " if len(holes) > 1 else ""
+            yield (
+                f"{self.directory}: {count}offsets {start} to {until - 1} are in no file, between two others: "
+                "compaction on another broker took them, or a file is missing"
+            )
+
+    def _holes(self) -> Iterator[tuple[int, int]]:
+        """Yield the offsets between the end of a file and the start of the next one, but for those that were compacted
+        here."""
+        first = max(self.start, self.facts.cleaned or 0)
+        for segment, following in self._between(first, _NO_END):
+            end = _end_of(segment)
+            if end.stop is ScanStop.END and end.offset < following < _NO_END:
+                yield end.offset, following
 
     def _position_at(self, timestamp_ms: int) -> Position:
         for segment, following in self._between(self.start, _NO_END):
@@ -209,14 +225,10 @@ class KafkaLog(SegmentedLog):
             raise CorruptMessage(str(self.partition), self.end, f"the log ends here, in front of {until}{why}")
 
     @cached_property
-    def _tail(self) -> _Tail:
+    def _tail(self) -> _SegmentEnd:
         segment = self.segments[-1]
         assert isinstance(segment, KafkaSegment)
-        with io.FileIO(segment.path) as file:
-            scan = EntryScan(file, segment.byte_before(file, _NO_END), segment.size, segment.start)
-            for _ in scan:
-                pass
-        return _Tail(scan.at, scan.offset, scan.stop, scan.reason)
+        return _end_of(segment)
 
     @cached_property
     def _transactions(self) -> TransactionScan:
@@ -259,6 +271,14 @@ class KafkaLog(SegmentedLog):
         for segment, following in segments:
             check.check(segment, following, is_last=segment is self.segments[-1])
         return LogCheckResult(check.messages, self.size, tuple(check.faults))
+
+
+def _end_of(segment: KafkaSegment) -> _SegmentEnd:
+    with io.FileIO(segment.path) as file:
+        scan = EntryScan(file, segment.byte_before(file, _NO_END), segment.size, segment.start)
+        for _ in scan:
+            pass
+    return _SegmentEnd(scan.at, scan.offset, scan.stop, scan.reason)
 
 
 def _may_have(entry: StoredEntry, timestamp_ms: int) -> bool:
