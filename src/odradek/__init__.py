@@ -7,6 +7,7 @@ from odradek.client.connect import connect
 from odradek.client.consumer.consumer import Consumer
 from odradek.client.consumer.group_batches import GroupBatch, GroupTable
 from odradek.client.consumer.reader import Reader
+from odradek.client.consumer.share import ShareBatch, ShareConsumer, ShareRecord
 from odradek.client.options import Tuning
 from odradek.client.producer.producer import Producer
 from odradek.client.producer.results import Ack, Acks, Failed
@@ -107,6 +108,9 @@ __all__ = [
     "RemoteProtocolError",
     "RoundRobin",
     "Security",
+    "ShareBatch",
+    "ShareConsumer",
+    "ShareRecord",
     "TopicPartition",
     "TopicRecreated",
     "TransactionAborted",

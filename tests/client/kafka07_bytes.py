@@ -29,6 +29,7 @@ from odradek.core.interfaces import (
     ProducerRecord,
     RebalanceListener,
     RefusalPolicy,
+    ShareSubscription,
     Subscription,
 )
 from odradek.core.kafka07.routing import BrokersChanged, Kafka07RoutingTable, TopicChanged
@@ -302,6 +303,9 @@ class Kafka07LogDriver:
         raise NotImplementedError
 
     def producer_sequences(self) -> None:
+        raise NotImplementedError
+
+    def share_group(self, subscription: ShareSubscription) -> NoReturn:
         raise NotImplementedError
 
     def producer_transactions(self, transactional_id: str, timeout_s: float) -> NoReturn:

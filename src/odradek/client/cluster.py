@@ -11,12 +11,14 @@ from odradek.client.admin import Admin
 from odradek.client.consumer.consumer import Consumer
 from odradek.client.consumer.positions import resolve_positions
 from odradek.client.consumer.reader import Reader, Topics
+from odradek.client.consumer.share import ShareConsumer
 from odradek.client.options import (
     DRIVER,
     TUNING,
     ConsumerOptions,
     ProducerOptions,
     ReaderOptions,
+    ShareConsumerOptions,
     Tuning,
     start_position,
 )
@@ -149,6 +151,22 @@ class Cluster:
         if options.get("dead_letter_producer") is None:
             options["dead_letter_producer"] = self.producer
         return Consumer(self.driver, topics, **options)
+
+    @arguments.with_options(ShareConsumerOptions)
+    def share_consumer(self, topics: str | Iterable[str], **options: Unpack[ShareConsumerOptions]) -> ShareConsumer:
+        """Return a member of a share group, to be used as `async with`; see `ShareConsumer` (KIP-932, Kafka 4.2; the
+        preview of 4.1 works where the cluster has share.version 1).
+
+        Args:
+            topics: Topic names.
+
+        Raises:
+            ConfigError: An option that cannot work.
+            TypeError: An option of the wrong type, or an unknown one.
+            Unsupported: The cluster has no share groups.
+        """
+        options.setdefault("tuning", self._tuning)
+        return ShareConsumer(self.driver, topics, **options)
 
     @arguments.with_options(ReaderOptions)
     def reader(self, topics: Topics, **options: Unpack[ReaderOptions]) -> Reader:

@@ -30,6 +30,7 @@ __all__ = [
     "HandlerArguments",
     "ProducerOptions",
     "ReaderOptions",
+    "ShareConsumerOptions",
     "Tuning",
     "partition",
     "start_position",
@@ -483,6 +484,36 @@ class ConsumerOptions(TypedDict, total=False):
             "Makes the producer for `each(dead_letter=...)`; by default the cluster's `producer`.",
         ),
     ]
+    tuning: Annotated[Tuning | None, TUNING]
+
+
+class ShareConsumerOptions(TypedDict, total=False):
+    """Options of `Cluster.share_consumer`."""
+
+    group: Annotated[str, Option(REQUIRED, arguments.text("a group name", at_most=255), "Name of the share group.")]
+    acknowledge: Annotated[
+        Literal["implicit", "explicit"],
+        Option(
+            "implicit",
+            arguments.choice("implicit", "explicit"),
+            "`implicit`: what has no acknowledgement is accepted when the next record or batch is asked for; "
+            "`explicit`: only what the program accepts.",
+        ),
+    ]
+    max_records: Annotated[
+        int | None,
+        Option(
+            None,
+            arguments.optional(arguments.count(at_most=100_000)),
+            "Most records that one request acquires (Kafka 4.2 and later; whole batches before): no more than can be "
+            "processed before their locks expire. None: the batches that have about 500.",
+        ),
+    ]
+    max_message_bytes: Annotated[int, _MAX_MESSAGE]
+    join_within: Annotated[
+        float, Option(60.0, arguments.seconds(above=True), "How long (s) entering waits for the group.")
+    ]
+    exit_within: Annotated[float, Option(10.0, arguments.seconds(), "How long (s) leaving may take.")]
     tuning: Annotated[Tuning | None, TUNING]
 
 

@@ -11,6 +11,8 @@ from odradek.core.kafka.consumer_group_member import CONSUMER_GROUP_MEMBER, Cons
 from odradek.core.kafka.fetch_session import SESSION, FetchSessionState
 from odradek.core.kafka.lightweight_consumer import LIGHTWEIGHT_CONSUMER, LightweightConsumerState
 from odradek.core.kafka.member_states import MEMBER, ClassicMemberState
+from odradek.core.kafka.share_member import SHARE_GROUP_MEMBER, ShareMemberState
+from odradek.core.kafka.share_session import SHARE_SESSION, ShareSessionState
 from odradek.core.kafka.transaction_states import TRANSACTION, TransactionalProducerState
 from odradek.core.states import Machine
 from odradek.errors import LocalProtocolError
@@ -20,6 +22,8 @@ ENDS: dict[str, tuple[Machine[Any, Any], set[Enum]]] = {
     "consumer group member": (CONSUMER_GROUP_MEMBER, {ConsumerGroupState.LEFT}),
     "transaction": (TRANSACTION, {TransactionalProducerState.FATAL}),
     "fetch session": (SESSION, {FetchSessionState.OFF}),
+    "share group member": (SHARE_GROUP_MEMBER, {ShareMemberState.LEFT}),
+    "share session": (SHARE_SESSION, {ShareSessionState.CLOSED}),
     "lightweight consumer": (LIGHTWEIGHT_CONSUMER, {LightweightConsumerState.STOPPED}),
 }
 STARTS = {FetchSessionState.OFF}  # a session that is switched off begins there

@@ -19,12 +19,15 @@ from .produce import (
     RefusalPolicy,
     Stamp,
 )
+from .share import AckType, AcquiredBatch, ShareGroup, ShareSubscription
 from .transactions import ConsumerPositions, DeliveredBatch, ProducerTransactions
 
 __all__ = [
     "BYTES",
     "NOT_OPEN",
     "RECORDS",
+    "AckType",
+    "AcquiredBatch",
     "AnsweringBrokerPolicy",
     "Assignment",
     "BrokerClient",
@@ -51,6 +54,8 @@ __all__ = [
     "RebalanceListener",
     "RefusalPolicy",
     "RoutingTable",
+    "ShareGroup",
+    "ShareSubscription",
     "SplitPoint",
     "Stamp",
     "Subscription",

@@ -15,6 +15,7 @@ from .groups import Membership, OffsetStore, Subscription
 from .logs import LogAccess
 from .metadata import ClusterMetadata
 from .produce import PartitionBatch, PartitionResult, ProducerRecord, ProducerSequences, RefusalPolicy
+from .share import ShareGroup, ShareSubscription
 from .transactions import ProducerTransactions
 
 __all__ = ["NOT_OPEN", "BrokerClient", "PendingResult", "ProtocolDriver"]
@@ -253,6 +254,10 @@ class ProtocolDriver(Protocol):
 
     def membership(self, subscription: Subscription) -> Membership:
         """Join a group. Raises Unsupported when the cluster has nothing to coordinate with."""
+        ...
+
+    def share_group(self, subscription: ShareSubscription) -> ShareGroup:
+        """Return a member of a share group, which has yet to join. Raises Unsupported where the protocol has none."""
         ...
 
     def offsets(self, group: str) -> OffsetStore: ...

@@ -352,6 +352,13 @@ class BrokerVersions:
         return self.has(ConsumerGroupHeartbeatRequest, 1) and self.finalized.get("group.version", 0) >= 1
 
     @cached_property
+    def has_share_groups(self) -> bool:
+        """Share groups (KIP-932): a preview in 4.1, final since 4.2."""
+        from odradek.wire.kafka.messages.share_groups import ShareFetchRequest  # only needed here
+
+        return self.has(ShareFetchRequest, 1) and self.finalized.get("share.version", 0) >= 1
+
+    @cached_property
     def has_offsets(self) -> bool:
         """Offsets can be committed, if only to ZooKeeper."""
         return self.has(OffsetCommitRequest)

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from random import shuffle
 from threading import get_ident
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from anyio.abc import TaskGroup
 
-from odradek.core.interfaces import NOT_OPEN, AnsweringBrokerPolicy, ProducerRecord, Subscription
+from odradek.core.interfaces import NOT_OPEN, AnsweringBrokerPolicy, ProducerRecord, ShareSubscription, Subscription
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.group_protocol import group_protocol
 from odradek.core.kafka.leader_epochs import LeaderEpochs
@@ -48,6 +48,9 @@ from odradek.wire.kafka.messages.groups import FindCoordinatorRequest, FindCoord
 from odradek.wire.kafka.messages.metadata import MetadataRequest, MetadataResponse
 from odradek.wire.kafka.messages.transactions import InitProducerIdRequest
 from odradek.wire.kafka.schema import Request, Response
+
+if TYPE_CHECKING:
+    from odradek.io.kafka.share_group import KafkaShareGroup
 
 __all__ = ["KafkaDriver", "KafkaOptions"]
 
@@ -337,6 +340,16 @@ class KafkaDriver:
             ),
             heartbeat_interval_s=min(options.heartbeat_s, options.session_timeout_s / 3),
         )
+
+    def share_group(self, subscription: ShareSubscription) -> KafkaShareGroup:
+        """Return a member of a share group, which has yet to join."""
+        from odradek.io.kafka.share_group import KafkaShareGroup  # with messages that nothing else needs
+
+        self._members += 1
+        options, topics = self._options, dict.fromkeys(subscription.topics, 1)
+        group_topics = GroupTopics(Subscription(subscription.group, topics), self._metadata, self.ask)
+        settings = MemberSettings(subscription.group, rack=options.rack, heartbeat_interval_s=options.heartbeat_s)
+        return KafkaShareGroup(self._coordinator_access(), group_topics, subscription, settings, self._members)
 
     def offsets(self, group: str) -> KafkaOffsets:
         """Return the committed positions of a group."""

@@ -18,6 +18,7 @@ from odradek.core.interfaces import (
     DecoderOptions,
     PartitionFetch,
     ProducerRecord,
+    ShareSubscription,
     Subscription,
 )
 from odradek.core.kafka07.refusal import ClosingBrokerPolicy
@@ -253,6 +254,10 @@ class Kafka07Driver:
         return entry_bytes(len(record.value or b""))
 
     # ---- groups ---------------------------------------------------------------------------------------------
+
+    def share_group(self, subscription: ShareSubscription) -> NoReturn:
+        """Raise Unsupported."""
+        raise Unsupported("a share group", "Kafka 4.2")
 
     def membership(self, subscription: Subscription) -> ZooKeeperMembership:
         """Return a member of a group, in this cluster's ZooKeeper session.

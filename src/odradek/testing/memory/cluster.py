@@ -15,7 +15,7 @@ from odradek.testing.memory.driver import MemoryDriver
 from odradek.testing.memory.faults import MemoryRequest, Operation, check_operation, check_request
 from odradek.testing.memory.log import MemoryLog, StoredRecord
 from odradek.testing.memory.state import ClusterState
-from odradek.types import Broker, Position, TopicPartition
+from odradek.types import Broker, Position, PositionSpec, TopicPartition
 
 __all__ = ["MemoryCluster"]
 
@@ -428,6 +428,10 @@ class MemoryCluster:
             self._log(partition)
         stored = {partition: Position(position) for partition, position in positions.items()}
         self._state.group(group).committed.update(stored)
+
+    def start_share_group(self, group: str, start: PositionSpec) -> None:
+        """Set where a share group begins with new partitions: share.auto.offset.reset, LATEST by default."""
+        self._state.share_group(group).start = start
 
     def members(self, group: str) -> dict[str, frozenset[TopicPartition]]:
         """Return the members of a group by consumer id, each with the partitions that it owns."""

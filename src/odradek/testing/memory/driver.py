@@ -11,7 +11,7 @@ import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from odradek.client.options import Tuning
-from odradek.core.interfaces import NOT_OPEN, AnsweringBrokerPolicy, ProducerRecord, Subscription
+from odradek.core.interfaces import NOT_OPEN, AnsweringBrokerPolicy, ProducerRecord, ShareSubscription, Subscription
 from odradek.core.kafka.partitioners import Murmur2
 from odradek.errors import Closed, MessageTooLarge, OdradekError, Rejected, Unsupported
 from odradek.testing.memory.admin import MemoryAdmin
@@ -20,6 +20,7 @@ from odradek.testing.memory.groups import MemoryMembership, MemoryOffsets
 from odradek.testing.memory.log import record_bytes
 from odradek.testing.memory.log_access import MemoryLogAccess
 from odradek.testing.memory.metadata import MemoryMetadata
+from odradek.testing.memory.share import MemoryShareGroup
 from odradek.testing.memory.state import ClusterState
 from odradek.types import Broker
 
@@ -133,6 +134,10 @@ class MemoryDriver:
     def membership(self, subscription: Subscription) -> MemoryMembership:
         """Return a member of a group, which has yet to join."""
         return MemoryMembership(self._state, subscription, self._tuning.request_timeout, self._tuning.backoff)
+
+    def share_group(self, subscription: ShareSubscription) -> MemoryShareGroup:
+        """Return a member of a share group, which has yet to join."""
+        return MemoryShareGroup(self._state, subscription, self._tuning.request_timeout)
 
     def offsets(self, group: str) -> MemoryOffsets:
         """Return the stored positions of a group."""

@@ -7,13 +7,14 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
+from types import MappingProxyType
 from typing import NamedTuple
 
 from odradek.core.interfaces import DecoderOptions, ProducerRecord
 from odradek.errors import CorruptMessage, LogTruncated, MessageTooLarge, OdradekError, OffsetOutOfRange
 from odradek.types import Columns, Position, TimestampType, TopicPartition
 
-__all__ = ["MemoryDecoder", "MemoryLog", "StoredRecord", "compressed_bytes", "record_bytes"]
+__all__ = ["MemoryDecoder", "MemoryLog", "StoredRecord", "columns_of", "compressed_bytes", "record_bytes"]
 
 RECORD_OVERHEAD_BYTES = 10
 """Size of a record beyond its value, key and headers (bytes), so that empty ones count, too."""
@@ -33,6 +34,9 @@ def compressed_bytes(records: Sequence[ProducerRecord]) -> int:
     headers = [part for record in records for name, value in record.headers for part in (name.encode(), value or b"")]
     payload = [part for record in records for part in (bytes(RECORD_OVERHEAD_BYTES), record.key, record.value) if part]
     return len(zlib.compress(b"".join(payload + headers)))
+
+
+NONE_CORRUPT: Mapping[int, CorruptMessage] = MappingProxyType({})
 
 
 class StoredRecord(NamedTuple):
@@ -64,6 +68,27 @@ class StoredRecord(NamedTuple):
     def timestamp_type(self) -> TimestampType:
         """Origin of the timestamp: the producer (CREATE_TIME) or the broker (LOG_APPEND_TIME)."""
         return TimestampType.LOG_APPEND_TIME if self.record.timestamp is None else TimestampType.CREATE_TIME
+
+
+def columns_of(stored: Sequence[StoredRecord], corrupt: Mapping[int, CorruptMessage] = NONE_CORRUPT) -> Columns:
+    """Return records as columns.
+
+    Args:
+        stored: The records, in order.
+        corrupt: Row number -> error, of those that are damaged: they have nothing but their value.
+    """
+    keys = [None if row in corrupt else each.key for row, each in enumerate(stored)]
+    headers = [() if row in corrupt else tuple(each.record.headers) for row, each in enumerate(stored)]
+    return Columns(
+        [(each.value or b"") if row in corrupt else each.value for row, each in enumerate(stored)],
+        [each.offset for each in stored],
+        [each.offset + 1 for each in stored],
+        keys=keys if any(key is not None for key in keys) else None,
+        headers=headers if any(headers) else None,
+        timestamps=[each.timestamp for each in stored],
+        timestamp_types=[each.timestamp_type for each in stored],
+        corrupt=corrupt,
+    )
 
 
 class MemoryLog:
@@ -209,18 +234,7 @@ class MemoryDecoder:
         """Return everything accepted since the last take, and forget it. A corrupt record has nothing but its value."""
         taken, self._records = self._records, []
         corrupt, self._corrupt = self._corrupt, {}
-        keys = [None if row in corrupt else stored.key for row, stored in enumerate(taken)]
-        headers = [() if row in corrupt else tuple(stored.record.headers) for row, stored in enumerate(taken)]
-        return Columns(
-            [(stored.value or b"") if row in corrupt else stored.value for row, stored in enumerate(taken)],
-            [stored.offset for stored in taken],
-            [stored.offset + 1 for stored in taken],
-            keys=keys if any(key is not None for key in keys) else None,
-            headers=headers if any(headers) else None,
-            timestamps=[stored.timestamp for stored in taken],
-            timestamp_types=[stored.timestamp_type for stored in taken],
-            corrupt=corrupt,
-        )
+        return columns_of(taken, corrupt)
 
     def take_reports(self) -> list[CorruptMessage]:
         """Return the latest 1000 reports of records skipped since the last call, and forget them."""

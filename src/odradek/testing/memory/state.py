@@ -18,6 +18,7 @@ from odradek.testing.memory.faults import Faults, MemoryRequest, Operation
 from odradek.testing.memory.groups import MemoryGroup
 from odradek.testing.memory.log import MemoryLog
 from odradek.testing.memory.metadata import MemoryRoutingTable
+from odradek.testing.memory.share import ShareGroupState
 from odradek.types import Broker, TopicPartition
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class ClusterState:
         """All brokers, also stopped ones."""
         self.logs: dict[TopicPartition, MemoryLog] = {}
         self.groups: dict[str, MemoryGroup] = {}
+        self.share_groups: dict[str, ShareGroupState] = {}
         self.clients: set[MemoryDriver] = set()
         """The clients that are open."""
         self.replicas: dict[TopicPartition, int] = {}
@@ -61,6 +63,10 @@ class ClusterState:
     def group(self, name: str) -> MemoryGroup:
         """Return a group, which exists from the first call on."""
         return self.groups.setdefault(name, MemoryGroup(name, self.changed.notify))
+
+    def share_group(self, name: str) -> ShareGroupState:
+        """Return a share group, which exists from the first call on."""
+        return self.share_groups.setdefault(name, ShareGroupState())
 
     def error_of(
         self, operation: Operation, partition: TopicPartition, broker: int, topic_id: bytes | None = None
