@@ -113,13 +113,14 @@ FIRST, USUAL, MOST = 64 << 10, 1 << 20, 8 << 20
 @pytest.mark.parametrize(
     ("seconds", "is_full", "taken", "sizes"),
     [
-        ([0.02] * 6, True, True, [FIRST, USUAL, 2 << 20, 4 << 20, MOST, MOST]),
-        ([0.001, *[0.02] * 5], True, True, [FIRST, *[USUAL] * 5]),  # slow later: it is its work, or ours
-        ([0.02, 0.02, 0.001, *[0.02] * 3], True, True, [FIRST, USUAL, *[2 << 20] * 4]),
-        ([0.02] * 6, True, False, [FIRST, *[USUAL] * 5]),  # the user is slower than the broker
-        ([0.02] * 6, False, True, [FIRST, *[FIRST - 2] * 5]),
+        ([0.02] * 12, True, True, [FIRST, *[USUAL] * 7, 2 << 20, 4 << 20, MOST, MOST]),
+        ([0.001, *[0.02] * 9], True, True, [FIRST, *[USUAL] * 9]),  # slow later: it is its work, or ours
+        ([*[0.02] * 7, 0.001, *[0.02] * 9], True, True, [FIRST, *[USUAL] * 16]),  # slow at first: it is the client
+        ([*[0.02] * 9, 0.001, *[0.02] * 9], True, True, [FIRST, *[USUAL] * 7, 2 << 20, 4 << 20, *[USUAL] * 9]),
+        ([0.02] * 9, True, False, [FIRST, *[USUAL] * 8]),  # the user is slower than the broker
+        ([0.02] * 9, False, True, [FIRST, *[FIRST - 2] * 8]),
     ],
-    ids=["distant", "near", "near after all", "records wait", "responses are not full"],
+    ids=["distant", "near", "slow at first", "near after all", "records wait", "responses are not full"],
 )
 def test_partitions_request_more_of_a_distant_broker_that_the_user_waits_for(
     seconds: list[float], is_full: bool, taken: bool, sizes: list[int]

@@ -32,6 +32,10 @@ one takes client and broker about a quarter of it, so thousands of idle partitio
 DISTANT_S = 0.005
 """A broker none of whose responses took less is distant (s): round trips, and not its work, limit what it delivers."""
 
+DISTANT_RESPONSES = 8
+"""Responses of a broker before it counts as distant. The first few of any broker can be slow: they include connecting,
+and the imports and page faults of a client that has just started."""
+
 COALESCE_FRACTION = 0.5
 """Partitions due within this fraction of the longest idle pause are polled now, in one request with others."""
 
@@ -103,6 +107,7 @@ class FetchScheduler:
         self._entry_number = count()
         self._long_poll_in_flight = False
         self._quickest_response_s = math.inf
+        self._responses = 0
 
     def clear(self) -> None:
         """Forget all cursors."""
@@ -167,14 +172,19 @@ class FetchScheduler:
 
     def responded(self, fetches: Sequence[CursorFetch], seconds: float) -> None:
         """Note how long a response took, before its result is completed. Partitions request more at a time from a
-        distant broker, once a response was full and its partition had nothing left to deliver.
+        distant broker, once a response was full and its partition had nothing left to deliver. They request as much as
+        before again once a response shows that the broker is near.
 
         Args:
             fetches: Those of the request, which was no long poll.
             seconds: From the request to the whole response (s).
         """
+        self._responses += 1
+        if seconds < DISTANT_S <= self._quickest_response_s:
+            for quota in self._quotas.values():
+                quota.reset_fetch_bytes()
         self._quickest_response_s = min(self._quickest_response_s, seconds)
-        if self._quickest_response_s >= DISTANT_S:
+        if self._quickest_response_s >= DISTANT_S and self._responses >= DISTANT_RESPONSES:
             for fetch in fetches:
                 if fetch.received >= fetch.max_bytes and not fetch.cursor.queue.rows:
                     fetch.quota.raise_fetch_bytes(fetch.max_bytes)

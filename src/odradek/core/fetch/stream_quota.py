@@ -110,6 +110,10 @@ class StreamQuota:
         """Raise what its partitions request to twice as much as one has requested, within the limit."""
         self.fetch_bytes = max(self.fetch_bytes, min(2 * requested, self.budget.limits.fetch_bytes))
 
+    def reset_fetch_bytes(self) -> None:
+        """Let its partitions request as much as at first again."""
+        self.fetch_bytes = self.budget.limits.usual_fetch_bytes
+
     def grant(self, size: int, expansion: float) -> int:
         """Return how many of `size` bytes may be requested now; 0: the quota is full."""
         fits = int(self.free / expansion)
