@@ -20,6 +20,7 @@ import anyio.lowlevel
 from odradek.core.admin import ClusterAdmin
 from odradek.core.interfaces import (
     Assignment,
+    ClusterStatistics,
     DecoderOptions,
     LogDecoder,
     PartitionBatch,
@@ -298,6 +299,9 @@ class Kafka07LogDriver:
 
     compressions = frozenset({"none"})
     refuses_batches = False
+
+    def statistics(self) -> ClusterStatistics:
+        raise NotImplementedError
 
     def refusal_policy(self) -> RefusalPolicy:
         raise NotImplementedError

@@ -543,3 +543,13 @@ async def test_pain_memory_bounded_with_slow_reader() -> None:
             total += len(batch)
             assert held(reader) <= read_ahead_bytes
         assert total == 20_000
+
+
+async def test_after_a_seek_positions_and_bookmarks_are_those_of_the_seek() -> None:
+    async with reading(make_cluster(10)) as reader:
+        assert await next_values(reader, 4) == numbered(4)
+        reader.seek(tp(), Position(7))
+        assert reader.positions() == {tp(): 7}
+        bookmark = reader.bookmark()
+        assert await next_values(reader, 1) == numbered(1, 7) and reader.positions() == {tp(): 8}
+    assert (await read(make_cluster(10), start=bookmark, until=LATEST))[0] == numbered(1, 7)[0]

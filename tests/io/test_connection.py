@@ -1348,5 +1348,5 @@ async def test_statistics_and_repr_follow_an_exchange(net: Net) -> None:
         assert connection.queued_bytes == 0
         await peer.send(b"12345")
         await pending
-        assert connection.statistics() == (State.CONNECTED, 0, 0, 0, 1, 3, 5, 1, 0, 0, "")
+        assert connection.statistics() == (State.CONNECTED, 0, 0, 0, 1, 3, 5, 1, 0, 0, "", 0.0)
     assert repr(connection) == "<Connection b:1 closed, 0 in flight, 0 queued>"

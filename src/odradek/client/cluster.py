@@ -24,7 +24,7 @@ from odradek.client.options import (
 )
 from odradek.client.producer.producer import Producer
 from odradek.client.tasks import ShieldedTaskGroup
-from odradek.core.interfaces import ProtocolDriver
+from odradek.core.interfaces import ClusterStatistics, ProtocolDriver
 from odradek.errors import UsageError
 from odradek.types import AtTime, Position, PositionSpec, TopicPartition
 
@@ -77,6 +77,10 @@ class Cluster:
             if error is None:
                 raise
             error.add_note(f"closing the cluster failed as well: {closing}")
+
+    def statistics(self) -> ClusterStatistics:
+        """Return `ClusterStatistics`. It takes some microseconds for each connection; no request is sent."""
+        return self.driver.statistics()
 
     # ---- listings ------------------------------------------------------------------------------------------
 

@@ -107,6 +107,8 @@ class Connection:
         """Why the last attempt to connect failed; None if it did not."""
         self._last_error = ""
         self._connects = self._losses = 0
+        self.throttled_seconds = 0.0
+        """What responses said that this client is throttled, whether it waits or the broker has waited (s)."""
 
     # ---- the caller's side -----------------------------------------------------------------------------------
 
@@ -180,6 +182,7 @@ class Connection:
         return self._queue.queued_bytes
 
     def statistics(self) -> Statistics:
+        """Return `Statistics`."""
         queue = self._queue
         return Statistics(
             self.state,
@@ -193,6 +196,7 @@ class Connection:
             self._losses,
             self._attempts,
             self._last_error,
+            self.throttled_seconds,
         )
 
     def __repr__(self) -> str:

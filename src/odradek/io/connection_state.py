@@ -84,7 +84,8 @@ class Statistics(NamedTuple):
 
     `queued` requests of `queued_bytes` wait for the socket; `in_flight` requests were handed to it and have no result
     yet. `attempts` counts the attempts to connect in a row that failed or were lost before a response. `last_error` is
-    the reason of the last loss or failed attempt.
+    the reason of the last loss or failed attempt. `throttled_seconds` is what responses said that this client is
+    throttled.
     """
 
     state: State
@@ -98,3 +99,4 @@ class Statistics(NamedTuple):
     losses: int
     attempts: int
     last_error: str
+    throttled_seconds: float

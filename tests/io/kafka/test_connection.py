@@ -143,6 +143,7 @@ async def test_a_throttled_connection_pauses_where_brokers_leave_waiting_to_clie
         peer.answers[MetadataRequest] = lambda request, version: MetadataResponse(throttle_time_ms=3_600_000)
         await connection.submit(MetadataRequest(topics=None))
         assert (connection.connection.state is State.THROTTLED) == pauses
+        assert connection.connection.statistics().throttled_seconds == 3600, "whoever waits"
         peer.answers[MetadataRequest] = lambda request, version: CLUSTER
         sent, pending = len(peer.requests), connection.submit(MetadataRequest(topics=None))
         await anyio.wait_all_tasks_blocked()

@@ -73,6 +73,22 @@ class PartitionReaderBase:
             raise error
         return {partition: max(0, ends[partition] - positions[partition]) for partition in ends}
 
+    def _counters(self) -> dict[str, Any]:
+        """Return the fields of `ReaderStatistics`."""
+        fetcher, positions = self._fetcher, self.positions()
+        cursors = fetcher.cursors
+        ends = {partition: cursor.high_watermark for partition, cursor in cursors.items()}
+        return {
+            "partitions": len(cursors),
+            "delivered": fetcher.delivered,
+            "fetches": fetcher.fetches,
+            "fetched_bytes": fetcher.fetched_bytes,
+            "buffered": sum(cursor.queue.rows for cursor in cursors.values()),
+            "buffered_bytes": sum(cursor.queue.memory for cursor in cursors.values()),
+            "read_ahead_bytes": fetcher.settings.limits.read_ahead_bytes,
+            "lag": {p: max(0, end - positions[p]) for p, end in ends.items() if end is not None and p in positions},
+        }
+
     def pause(self, *partitions: TopicPartition) -> None:
         """Neither fetch nor deliver these partitions until `resume`; without arguments: all current ones.
 
@@ -99,9 +115,14 @@ class PartitionReaderBase:
             TypeError, ConfigError: `start` is not a position, or the partition is not assigned.
         """
         self._fetcher.cursor(_PARTITION("partition", partition))
-        start = _START_POSITION("start", start)
+        self._continue_at(partition, _START_POSITION("start", start))
+
+    def _continue_at(self, partition: TopicPartition, start: StartPosition, inside: int = 0) -> None:
+        """Drop what was read ahead and continue from `start`, after `inside` messages of the wrapper there."""
         self._take_back(partition)
-        self._fetcher.seek(partition, start)
+        for stream in self._all_streams:
+            stream.forget_last(partition)
+        self._fetcher.seek(partition, start, inside)
 
     def _take_back(self, *partitions: TopicPartition) -> None:
         for stream in self._all_streams:

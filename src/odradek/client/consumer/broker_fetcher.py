@@ -102,6 +102,7 @@ class BrokerFetcher:
     def __init__(self, broker_id: int, host: FetcherHost) -> None:
         self.broker_id = broker_id
         self.state = BROKER.start
+        self.fetches = self.fetched_bytes = 0
         self._host = host
         self._work, self._resolve, self._space = Notifier(), Notifier(), Notifier()
         callbacks = SchedulerCallbacks(
@@ -153,6 +154,7 @@ class BrokerFetcher:
         """Make one round trip, and handle its result."""
         client = self._host.driver.broker(broker, purpose="poll" if max_wait else "fetch")
         lost = False
+        self.fetches += 1
         sent_at = anyio.current_time()
         try:
             await client.fetch(fetches, max_wait=max_wait)
@@ -223,6 +225,7 @@ class BrokerFetcher:
         reset, deliverable = self._host.settings.policy.reset, False
         for fetch in fetches:
             cursor = fetch.cursor
+            self.fetched_bytes += fetch.received
             if cursor.complete(fetch, now, reset, lost=lost):
                 self.scheduler.requeue(cursor, now, random())
                 if fetch.error is not None and not lost:

@@ -42,6 +42,7 @@ class Committer:
         self._one_at_a_time = anyio.Lock()
         self._outcomes_known = True  # of all commits so far
         self._scope: anyio.CancelScope | None = None
+        self.commits = self.failed_commits = 0
 
     async def commit(self, partitions: Collection[TopicPartition] | None = None) -> dict[TopicPartition, Position]:
         """Store and return the positions of some partitions, or of all; nothing if `abort` is called meanwhile.
@@ -60,7 +61,7 @@ class Committer:
                 self._progress[partition].committed = None
             outcomes_known, self._outcomes_known = self._outcomes_known, False
             with anyio.CancelScope() as self._scope:
-                await self.membership.commit(due)
+                await self._store(due)
             if self._scope.cancelled_caught:
                 return {}
             self._outcomes_known = True
@@ -69,6 +70,14 @@ class Committer:
             for partition in due if outcomes_known else ():
                 chosen[partition].committed = due[partition]
             return due
+
+    async def _store(self, positions: Mapping[TopicPartition, Position]) -> None:
+        try:
+            await self.membership.commit(positions)
+        except OdradekError:
+            self.failed_commits += 1
+            raise
+        self.commits += 1
 
     async def commit_or_log(self, when: str, partitions: Collection[TopicPartition]) -> None:
         """Store positions; an error is only logged, with `when` it happened."""

@@ -27,6 +27,7 @@ from odradek.client.consumer.fetch_settings import fetch_settings
 from odradek.client.consumer.fetcher import Fetcher
 from odradek.client.consumer.group_batches import GroupBatch, GroupStream, GroupTable
 from odradek.client.consumer.positions import resolve_positions
+from odradek.client.consumer.statistics import ConsumerStatistics
 from odradek.client.consumer.streams import ArrowTables, Batches
 from odradek.client.options import DRIVER, ConsumerOptions, HandlerArguments, Tuning
 from odradek.core.fetch.cursor import Cursor
@@ -112,8 +113,11 @@ class Consumer(PartitionReaderBase):
         self._membership_ended = Notifier()
         self._pools: list[HandlerPool] = []
         self._membership_scope: anyio.CancelScope
-        self._committer: Committer
         self._membership: Membership = driver.membership(self._subscription)
+        self._committer = Committer(
+            self._subscription.group, self._progress, self._membership, self._record_progress, self._progress_changed
+        )
+        self._assigned = self._revoked = self._lost = 0
         self._compared: RoutingTable | None = None
         fetcher = Fetcher(
             driver,
@@ -223,8 +227,7 @@ class Consumer(PartitionReaderBase):
                 continue  # its position is one in another log than the one that is read next
             position = record.position if progress.position is None else progress.position
             inside = record.inner_index if position == record.position else 0
-            self._take_back(record.partition)
-            self._fetcher.seek(record.partition, position, inside)
+            self._continue_at(record.partition, position, inside)
             self._restart(record.partition, position)
 
     # ---- state ----------------------------------------------------------------------------------------------
@@ -242,6 +245,17 @@ class Consumer(PartitionReaderBase):
     def consumer_id(self) -> str:
         """The name of this member in its group."""
         return self._membership.consumer_id
+
+    def statistics(self) -> ConsumerStatistics:
+        """Return `ConsumerStatistics`. It takes some microseconds for each partition; no request is sent."""
+        return ConsumerStatistics(
+            **self._counters(),
+            assigned=self._assigned,
+            revoked=self._revoked,
+            lost=self._lost,
+            commits=self._committer.commits,
+            failed_commits=self._committer.failed_commits,
+        )
 
     def __repr__(self) -> str:
         return f"<Consumer of {self._subscription.group} {self._state.name} {len(self.assignment)} partitions>"
@@ -303,6 +317,7 @@ class Consumer(PartitionReaderBase):
         """Begin to deliver partitions, in addition to those that are delivered already."""
         if self._state is ConsumerState.LEAVING:
             return  # decided before the membership was told to end, which releases them
+        self._assigned += bool(assignment.partitions)
         committed = assignment.committed
         topic_id = self._driver.metadata.table.topic_id
         added = {
@@ -334,6 +349,7 @@ class Consumer(PartitionReaderBase):
 
         Bounded by `revoke_within` and one commit.
         """
+        self._revoked += bool(partitions)
         self._stop_delivery(partitions)
         if not await self._wait_until_idle(partitions, 0.8 * self._revoke_within):
             log.warning(
@@ -354,6 +370,7 @@ class Consumer(PartitionReaderBase):
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
         """Stop at once: the session expired, others own these partitions, and nothing may be committed."""
+        self._lost += bool(partitions)
         self._transition(ConsumerEvent.EXPIRE)
         self._stop_delivery(partitions)
         for pool in self._pools:
@@ -423,9 +440,6 @@ class Consumer(PartitionReaderBase):
         """
         self._enter_once()
         self._membership_scope = anyio.CancelScope()
-        self._committer = Committer(
-            self._subscription.group, self._progress, self._membership, self._record_progress, self._progress_changed
-        )
         self._transition(ConsumerEvent.ENTER)
         await self._fetcher.__aenter__()
         self._fetcher.spawn(self._run_membership)

@@ -116,6 +116,16 @@ class Fetcher(PartitionSet):
         if self._closed:
             raise Closed("this reader is not open; use it inside `async with`")
 
+    @property
+    def fetches(self) -> int:
+        """Requests sent so far."""
+        return sum(broker.fetches for broker in self._brokers.values())
+
+    @property
+    def fetched_bytes(self) -> int:
+        """Log bytes of their responses, compressed as they are in the log."""
+        return sum(broker.fetched_bytes for broker in self._brokers.values())
+
     # ---- partitions ----
 
     def add(self, cursors: Iterable[Cursor]) -> None:

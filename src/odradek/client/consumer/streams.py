@@ -89,7 +89,9 @@ class Stream(Generic[B]):
         await anyio.lowlevel.checkpoint()
 
     def _make_batch(self, partition: TopicPartition, columns: Columns) -> B:
-        self._rows_since_yield += len(columns) + BATCH_AS_ROWS
+        rows = len(columns)
+        self._fetcher.delivered += rows
+        self._rows_since_yield += rows + BATCH_AS_ROWS
         return self._make(partition, columns)
 
     async def next_batches(self, max_bytes: int) -> list[B]:
@@ -178,6 +180,11 @@ class Stream(Generic[B]):
             rest = sum(1 for _ in self._rows)
             self._rows = iter(())
             self._fetcher.put_back(self.batch.partition, self.batch.columns, rest)
+
+    def forget_last(self, partition: TopicPartition) -> None:
+        """The partition continues elsewhere than after the record that was handed out last."""
+        if self.last is not None and self.last.partition == partition:
+            self.last = None
 
     def exact_position(self) -> tuple[TopicPartition, ExactPosition] | None:
         """Return where the partition of the last record continues after it, if it is read record by record."""

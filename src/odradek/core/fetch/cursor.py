@@ -75,6 +75,7 @@ class Cursor:
         "empty_responses",
         "error",
         "fetch",
+        "high_watermark",
         "partition",
         "pause_reasons",
         "queue",
@@ -120,6 +121,8 @@ class Cursor:
         self.error: OdradekError | None = None
         self.fetch: CursorFetch | None = None
         """The fetch in flight."""
+        self.high_watermark: Position | None = None
+        """The end of the log as the latest response named it; None: none has since it began here."""
         self.empty_responses = 0
         """How many there were in a row."""
         self.attempts = 0
@@ -333,6 +336,8 @@ class Cursor:
             fetch.quota.freed()
             return False
         self.fetch = None
+        if fetch.high_watermark is not None:
+            self.high_watermark = fetch.high_watermark
         if lost:
             self._connection_lost(now)
         elif fetch.error is not None:
@@ -378,7 +383,7 @@ class Cursor:
         """Continue from elsewhere: it is resolved once everything queued is delivered."""
         self._transition(CursorEvent.OUT_OF_RANGE)
         self.start = start
-        self.decoder = None
+        self.decoder = self.high_watermark = None
         self._range.skip = self._tail = 0
 
     def _accept_empty(self, fetch: CursorFetch) -> None:

@@ -29,6 +29,8 @@ class PartitionSet:
     def __init__(self, limits: ReadAheadLimits, available: Callable[[], None]) -> None:
         self.budget = ReadAheadBudget(limits)
         self.cursors: dict[TopicPartition, Cursor] = {}
+        self.delivered = 0
+        """Records taken so far, without those that were put back."""
         self._available = available
         self._ready: dict[int, deque[Cursor]] = {}
 
@@ -106,6 +108,7 @@ class PartitionSet:
 
     def put_back(self, partition: TopicPartition, columns: Columns, rows: int) -> None:
         """Take the last `rows` rows of a batch back, to be delivered next."""
+        self.delivered -= rows
         if rows and partition in self.cursors:
             self.cursors[partition].queue.put_back(columns, rows)
             self._update(self.cursors[partition])

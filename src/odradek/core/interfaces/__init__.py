@@ -4,7 +4,7 @@ The driver for Kafka 0.7 implements them over ZooKeeper and raw byte logs; the d
 Produce, Fetch and group requests.
 """
 
-from .driver import NOT_OPEN, BrokerClient, PendingResult, ProtocolDriver
+from .driver import NOT_OPEN, BrokerClient, ClusterStatistics, PendingResult, ProtocolDriver
 from .fetch import DecoderOptions, LogDecoder, PartitionFetch
 from .groups import Assignment, Membership, OffsetStore, RebalanceListener, Subscription
 from .logs import BYTES, RECORDS, Extent, Extents, LogAccess, PositionUnit, SplitPoint
@@ -32,6 +32,7 @@ __all__ = [
     "Assignment",
     "BrokerClient",
     "ClusterMetadata",
+    "ClusterStatistics",
     "ConsumerPositions",
     "DecoderOptions",
     "DeliveredBatch",

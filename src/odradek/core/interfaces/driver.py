@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
@@ -18,12 +19,35 @@ from .produce import PartitionBatch, PartitionResult, ProducerRecord, ProducerSe
 from .share import ShareGroup, ShareSubscription
 from .transactions import ProducerTransactions
 
-__all__ = ["NOT_OPEN", "BrokerClient", "PendingResult", "ProtocolDriver"]
+__all__ = ["NOT_OPEN", "BrokerClient", "ClusterStatistics", "PendingResult", "ProtocolDriver"]
 
 T_co = TypeVar("T_co", covariant=True)
 
 NOT_OPEN = "the cluster is not open: use it, and what is made from it, inside `async with odradek.connect(...) as k`"
 """The text of the Closed that a driver raises for every use outside its block."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatistics:
+    """Counters of the connections of one cluster to its brokers, those that have ended included.
+
+    `brokers` are connected now, over `connections`. `connects` counts connections that were made, and `losses` those
+    that ended before they were closed. `requests` counts requests that were submitted, handshakes included;
+    `sent_bytes` and `received_bytes` are those of requests and responses, without TLS, and the former without
+    handshakes. `throttled_seconds` is what brokers have asked this client to wait, or have waited themselves, because a
+    quota was exceeded.
+
+    A connection to ZooKeeper counts in none of them. `odradek.testing.MemoryCluster` has no bytes and no quotas.
+    """
+
+    brokers: int = 0
+    connections: int = 0
+    connects: int = 0
+    losses: int = 0
+    requests: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    throttled_seconds: float = 0.0
 
 
 class PendingResult(Protocol[T_co]):
@@ -202,6 +226,10 @@ class ProtocolDriver(Protocol):
     def broker(self, broker: Broker, *, purpose: str) -> BrokerClient:
         """The api of one broker; `purpose` (`produce`, `fetch`, `control`) keeps sockets apart, so that a long
         fetch never delays a confirm. The same arguments give the same object while the address is the same."""
+        ...
+
+    def statistics(self) -> ClusterStatistics:
+        """Return the counters of the connections; also after the block."""
         ...
 
     refuses_batches: bool

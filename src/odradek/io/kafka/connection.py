@@ -187,6 +187,7 @@ class KafkaConnection:
 
     def honour_throttle(self, api: type[Request[Any]], version: int, throttle_ms: int) -> None:
         """Send nothing for as long as a response says, where the broker leaves waiting to the client (KIP-219)."""
+        self.connection.throttled_seconds += throttle_ms / 1000
         if needs_client_wait(api, version):
             self.connection.pause_sending(throttle_ms / 1000)
 

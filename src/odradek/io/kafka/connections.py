@@ -14,10 +14,11 @@ import anyio
 from anyio.abc import TaskGroup
 
 from odradek._version import __version__
-from odradek.core.interfaces import NOT_OPEN
+from odradek.core.interfaces import NOT_OPEN, ClusterStatistics
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import Closed, InternalError, Unreachable
 from odradek.io.connection import ConnectionOptions
+from odradek.io.connection_totals import ConnectionTotals
 from odradek.io.kafka.authentication import TokenSource
 from odradek.io.kafka.connection import KafkaConnection
 from odradek.io.kafka.handshake import Identity, KafkaHandshake, KnownVersions, Login
@@ -63,6 +64,7 @@ class BrokerConnections:
         self._tls, self._login, self._tokens = tls, login, tokens
         self.known = KnownVersions(anyio.current_time)
         self._connections: dict[tuple[Broker, str], KafkaConnection] = {}
+        self._totals = ConnectionTotals()
         self._tasks: TaskGroup | None = None
 
     def __repr__(self) -> str:
@@ -103,8 +105,13 @@ class BrokerConnections:
                 raise Closed(NOT_OPEN)
             connection = self._new(broker)
             self._connections[broker, purpose] = connection
+            self._totals.add(connection.connection)
             self._tasks.start_soon(self._run, connection, broker, purpose)
         return connection
+
+    def statistics(self) -> ClusterStatistics:
+        """Return the counters of all connections so far."""
+        return self._totals.statistics()
 
     def close(self, broker: Broker, purpose: str) -> None:
         """Close a connection, in the background: the next call of `get` makes another one."""
@@ -150,6 +157,8 @@ class BrokerConnections:
         except InternalError:  # logged by the connection
             if self._connections.get((broker, purpose)) is connection:
                 del self._connections[broker, purpose]
+        finally:
+            self._totals.remove(connection.connection)
 
     async def _connect(self, host: str, port: int, timeout: float) -> Transport:
         if self._tokens is not None:

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from anyio.abc import TaskGroup
 
-from odradek.core.interfaces import NOT_OPEN, AnsweringBrokerPolicy, ProducerRecord, ShareSubscription, Subscription
+from odradek.core.interfaces import (
+    NOT_OPEN,
+    AnsweringBrokerPolicy,
+    ClusterStatistics,
+    ProducerRecord,
+    ShareSubscription,
+    Subscription,
+)
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.group_protocol import group_protocol
 from odradek.core.kafka.leader_epochs import LeaderEpochs
@@ -178,6 +185,11 @@ class KafkaDriver:
         if self._tasks is None:
             raise Closed(NOT_OPEN)
         return self._metadata
+
+    def statistics(self) -> ClusterStatistics:
+        """Return the counters of the connections (ProtocolDriver). Heartbeats that a consumer sends from a thread while
+        its event loop is blocked are not counted."""
+        return self.connections.statistics()
 
     # ---- brokers ---------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from anyio.abc import TaskGroup
 from odradek.core.interfaces import (
     NOT_OPEN,
     ClusterMetadata,
+    ClusterStatistics,
     DecoderOptions,
     PartitionFetch,
     ProducerRecord,
@@ -38,6 +39,7 @@ from odradek.errors import (
     UsageError,
 )
 from odradek.io.connection import Connection, ConnectionOptions
+from odradek.io.connection_totals import ConnectionTotals
 from odradek.io.gather import background_tasks
 from odradek.io.kafka07.admin import Kafka07Admin
 from odradek.io.kafka07.broker_client import BrokerClientOptions, Kafka07BrokerClient
@@ -117,6 +119,7 @@ class Kafka07Driver:
         self._zk = None if zookeeper is None else self._session(zookeeper, auth)
         self._metadata: ZooKeeperMetadata | StaticMetadata | None = None
         self._clients: dict[tuple[int, str], Kafka07BrokerClient] = {}
+        self._totals = ConnectionTotals()
         self._tasks: TaskGroup | None = None
         self._thread = 0  # in which it was entered
         self._stack = AsyncExitStack()
@@ -157,6 +160,10 @@ class Kafka07Driver:
             raise Closed(NOT_OPEN)
         return self._metadata
 
+    def statistics(self) -> ClusterStatistics:
+        """Return the counters of the connections to brokers (ProtocolDriver)."""
+        return self._totals.statistics()
+
     # ---- brokers --------------------------------------------------------------------------------------------
 
     def broker(self, broker: Broker, *, purpose: str) -> Kafka07BrokerClient:
@@ -179,6 +186,7 @@ class Kafka07Driver:
         if client is not None:
             self._tasks.start_soon(client.connection.aclose)
         connection = Connection(broker.host, broker.port, options=self._options.connection)
+        self._totals.add(connection)
         client = Kafka07BrokerClient(broker, connection, self._options.api)
         self._tasks.start_soon(self._run, client, purpose)
         self._clients[broker.id, purpose] = client
@@ -198,6 +206,8 @@ class Kafka07Driver:
         except InternalError:  # logged by the connection
             if self._clients.get((client.broker.id, purpose)) is client:
                 del self._clients[client.broker.id, purpose]
+        finally:
+            self._totals.remove(client.connection)
 
     async def _count_partitions(self, broker: Broker, topic: str) -> int:
         """Return how many partitions a broker has of a topic: those not answered by code 3 (specification.md 3.2).

@@ -105,6 +105,7 @@ class MemoryBrokerClient:
         self._connecting = anyio.Lock()
         self._requests: deque[MemoryProduce] = deque()
         self._work = Notifier()
+        self.connects = self.losses = self.requests = 0
 
     # ---- the connection ---------------------------------------------------------------------------------------
 
@@ -117,6 +118,7 @@ class MemoryBrokerClient:
             partitions: What it is about.
             begun: The incarnation of the connection it was sent over, if it has waited at the broker since then.
         """
+        self.requests += begun < 0
         incarnation = begun if begun >= 0 else await self._connected()
         try:
             await self._state.serve(
@@ -162,8 +164,14 @@ class MemoryBrokerClient:
         self._start = self._state.start_of(self.broker)
         if not self._start:
             raise Unreachable("tcp", self.broker.address, "the broker is stopped")
+        self.connects += 1
         for request in self._requests:
             self._send(request)
+
+    @property
+    def is_connected(self) -> bool:
+        """True while there is a connection."""
+        return self._is_connected(self.incarnation)
 
     def _is_connected(self, incarnation: int) -> bool:
         return 0 < self._start == self._state.start_of(self.broker) and incarnation == self.incarnation
@@ -189,6 +197,7 @@ class MemoryBrokerClient:
         if incarnation != self.incarnation:
             return
         self.incarnation += 1
+        self.losses += self._start > 0
         self._start, self._lost = 0, error
         self.available_at = anyio.current_time() + self._tuning.backoff.delay(self._failures, JITTER)
         self._failures += 1

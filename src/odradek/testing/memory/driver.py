@@ -11,7 +11,14 @@ import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from odradek.client.options import Tuning
-from odradek.core.interfaces import NOT_OPEN, AnsweringBrokerPolicy, ProducerRecord, ShareSubscription, Subscription
+from odradek.core.interfaces import (
+    NOT_OPEN,
+    AnsweringBrokerPolicy,
+    ClusterStatistics,
+    ProducerRecord,
+    ShareSubscription,
+    Subscription,
+)
 from odradek.core.kafka.partitioners import Murmur2
 from odradek.errors import Closed, MessageTooLarge, OdradekError, Rejected, Unsupported
 from odradek.testing.memory.admin import MemoryAdmin
@@ -99,6 +106,18 @@ class MemoryDriver:
         for client in self._clients.values():
             if client.broker.id == broker:
                 client.cut(error, applied)
+
+    def statistics(self) -> ClusterStatistics:
+        """Return the counters of the connections: see `ProtocolDriver.statistics`."""
+        clients = self._clients.values()
+        connected = [client for client in clients if client.is_connected]
+        return ClusterStatistics(
+            brokers=len({client.broker for client in connected}),
+            connections=len(connected),
+            connects=sum(client.connects for client in clients),
+            losses=sum(client.losses for client in clients),
+            requests=sum(client.requests for client in clients),
+        )
 
     # ---- the rules --------------------------------------------------------------------------------------------
 
