@@ -43,7 +43,7 @@ MEMBER = (f"{KAFKA}/test_member.py", f"{KAFKA}/test_disorder.py", f"{KAFKA}/test
 RECORDS, MESSAGE_SET = ("tests/wire/kafka/records",), ("tests/wire/test_message_set.py", "tests/wire/test_defer.py")
 PIPELINE_OF_REQUESTS, PLANNING = (
     ("tests/io/test_connection.py",),
-    ("tests/spark/test_planning.py", "tests/spark/test_admission.py"),
+    ("tests/ranges/test_planning.py", "tests/spark/test_admission.py"),
 )
 TABLE = ("tests/pipeline/test_table.py", "tests/pipeline/test_table_faults.py", "tests/pipeline/test_flow.py")
 VERIFY = ("tests/pipeline/test_verify.py",)
@@ -84,7 +84,7 @@ MUTATIONS = (
     Mutation("core/fetch/cursor.py", "decoder.reset(decoder.position)", "decoder.reset(decoder.fetch_position)", FETCH),
     Mutation("core/fetch/row_queue.py", "self._others.appendleft(", "self._others.append(", FETCH),
     Mutation("core/fetch/row_queue.py", "missing -= len(parts[-1])", "missing -= 1", FETCH),
-    Mutation("core/fetch/quota_member.py", "+= memory - self._counted_memory", "+= memory", FETCH),
+    Mutation("core/fetch/quota_share.py", "recounted(memory - self.counted_memory, ", "recounted(memory, ", FETCH),
     Mutation("core/fetch/progress.py", "elif span is self._first:", "else:", FETCH),
     # Sessions, sequences, transactions and members, as brokers see them.
     Mutation(
@@ -103,7 +103,7 @@ MUTATIONS = (
     ),
     Mutation("core/kafka/transactions.py", " and partition in self._contents.added", "", TRANSACTIONS),
     Mutation("core/kafka/transactions.py", "request is None or self._contents.started", "True", TRANSACTIONS),
-    Mutation("core/kafka/member.py", "if revoke is not self._revoking:", "if self._revoking is None:", MEMBER),
+    Mutation("core/kafka/member_base.py", "if revoke is self._revoking:", "if True:", MEMBER),
     Mutation("core/kafka/member.py", "if now >= self._session_ends:", "if now < 0:", MEMBER),
     # Bytes: entries that span feeds, deferred ones in their order, and whose epoch a position gets.
     Mutation(
@@ -120,9 +120,9 @@ MUTATIONS = (
     Mutation("io/request_pipeline.py", "queue.queued_bytes -= pending.size", "pass", PIPELINE_OF_REQUESTS),
     Mutation("io/request_pipeline.py", "failure.sent = False", "failure.sent = True", PIPELINE_OF_REQUESTS),
     # Ranges of a log, and the batches of a table that they become.
-    Mutation("spark/planning.py", "(load + _size(bundle), number)", "(load, number)", PLANNING),
-    Mutation("spark/planning.py", "and joined[-1].end == part.start", "", PLANNING),
-    Mutation("spark/planning.py", "pool -= shares[partition]", "pool -= 0", PLANNING),
+    Mutation("ranges/planning.py", "(load + _size(group), number)", "(load, number)", PLANNING),
+    Mutation("ranges/planning.py", "and joined[-1].end == part.start", "", PLANNING),
+    Mutation("ranges/planning.py", "pool -= shares[partition]", "pool -= 0", PLANNING),
     Mutation("pipeline/table.py", "else batch >= commit.batch:", "else batch > commit.batch:", TABLE),
     Mutation("pipeline/table.py", "newest.attempt == commit.attempt", "newest.batch == commit.batch", TABLE),
     Mutation("pipeline/commits.py", "if identity != known.identity:", "if not identity:", TABLE),

@@ -159,7 +159,7 @@ _shared: dict[int, pa.Buffer] = {}
 
 
 def _filled(value: int, size: int) -> pa.Buffer:
-    """Return so many bytes of an int32 array of this value."""
+    """Return `size` bytes of an int32 array that repeats this value."""
     buffer = _shared.get(value)
     if buffer is None or buffer.size < size:
         buffer = _shared[value] = pa.py_buffer(value.to_bytes(4, sys.byteorder, signed=True) * (size // 2 + 1))
@@ -170,7 +170,7 @@ def _filled(value: int, size: int) -> pa.Buffer:
 
 
 def row_numbers(rows: int) -> Array:
-    """Return the numbers of so many rows, from 0 on (int64)."""
+    """Return the numbers of this many rows, from 0 on (int64)."""
     ones: Array = pa.repeat(pa.scalar(1, pa.int64()), rows)
     return pc.cumulative_sum(ones, start=pa.scalar(-1, pa.int64()))
 

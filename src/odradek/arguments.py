@@ -240,7 +240,7 @@ def choice(*allowed: object) -> Rule:
 
 
 def text(what: str = "a text", *, at_least: int = 1, at_most: int = 1 << 16) -> Rule:
-    """Allow a text that can be written as UTF-8, in so many bytes."""
+    """Allow a text that can be written as UTF-8, within a number of bytes."""
 
     def check(name: str, value: object) -> str:
         if not isinstance(value, str):

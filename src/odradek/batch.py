@@ -33,7 +33,7 @@ class Batch:
 
     @property
     def values(self) -> list[bytes | None]:
-        """The payloads alone: the cheapest way through a batch. None is a tombstone (0.8 and later)."""
+        """The payloads alone: the cheapest way through a batch. A tombstone (0.8 and later) is None."""
         if self._values is None:
             self._values = self.columns.value_list()
         return self._values

@@ -121,8 +121,8 @@ class Unsupported(OdradekError):
     """The cluster cannot do this.
 
     Args:
-        feature: What was asked for.
-        needs: What it would take.
+        feature: The feature that was asked for.
+        needs: The release or setting that it needs.
     """
 
     def __init__(self, feature: str, needs: str) -> None:
@@ -146,7 +146,7 @@ class DeadlineError(OdradekError, TimeoutError):
     """A wait ran into its deadline.
 
     Args:
-        what: What was waited for.
+        what: The thing that was waited for.
         seconds: Duration of the wait (s).
         sent: True if the wait was for a request and at least one byte of it may have reached the peer, so that it
             may have been applied.
@@ -195,7 +195,7 @@ class CorruptMessage(OdradekError):
     Args:
         partition: `topic/partition` as text, or a file name.
         position: Byte position (0.7) or offset of the message.
-        reason: What is wrong with it.
+        reason: The damage.
     """
 
     def __init__(self, partition: str, position: int, reason: str) -> None:
@@ -239,8 +239,8 @@ class BrokerError(OdradekError):
     Args:
         code: The number on the wire; an unknown code keeps its number.
         name: Its name in the protocol.
-        context: What was asked, of which broker.
-        retriable, refresh_metadata, fatal, fence: What the error table of the protocol says of this code.
+        context: The request, and the broker.
+        retriable, refresh_metadata, fatal, fence: The entries of the protocol's error table for this code.
     """
 
     def __init__(
@@ -339,7 +339,7 @@ class ConnectionLost(TransportError):
 
     Args:
         address: `host:port`.
-        why: What was observed.
+        why: The observation.
         sent: True when at least one byte of the request may have reached the peer, so that it may have been
             applied; False when it was certainly not applied.
     """
@@ -414,7 +414,7 @@ class AuthFailed(OdradekError):
 
     Args:
         mechanism: The SASL mechanism.
-        why: What was wrong, without any secret.
+        why: The reason, without any secret.
     """
 
     fatal = True
@@ -432,7 +432,7 @@ class Fenced(OdradekError):
 
     Args:
         what: The transactional id, group instance or producer that was fenced.
-        why: What the broker said.
+        why: The broker's own text.
     """
 
     fatal = True

@@ -127,7 +127,7 @@ class Record(NamedTuple):
         key: Used by the producer's partitioner and by log compaction, or None (0.8 and later).
         headers: Names and values, in the producer's order (0.11 and later).
         timestamp: Milliseconds since the epoch; None: it has none (0.10 and later).
-        timestamp_type: What the timestamp means; None: the message format has no timestamps.
+        timestamp_type: The meaning of the timestamp; None if the message format has no timestamps.
         position: Where its log entry starts.
         next_position: Where to resume after it. Messages of one compressed 0.7 wrapper share the wrapper's `position`,
             and all but the last of them resume there, because 0.7 has no positions inside a wrapper (specification.md
@@ -161,7 +161,7 @@ _NOT_CORRUPT: Mapping[int, CorruptMessage] = {}
 class Columns:
     """Decoded messages: parallel sequences with one element per message.
 
-    None stands for a column that the protocol or this run of messages does not have (no keys; every inner index 0). The
+    A column that the protocol or this run of messages does not have is None (no keys; every inner index 0). The
     pure engine makes lists; the compiled engine makes `PackedBytes`, `HeaderColumns` and memoryviews of integers, which
     become Arrow arrays without another copy. Read any of them as a sequence. They never change, and each is made when
     it is first asked for: rows that wait to be delivered cost two objects, whatever columns they have.

@@ -16,7 +16,7 @@ from odradek.core.interfaces import BYTES, Extent, SplitPoint
 from odradek.errors import ConfigError
 from odradek.ranges.offsets import resolve_per_partition
 from odradek.ranges.planning import (
-    SLACK,
+    SPLIT_TOLERANCE,
     DataLoss,
     Loss,
     PositionGap,
@@ -214,7 +214,7 @@ def test_cuts_are_between_what_is_known_and_make_pieces_of_the_size(
         assert {cut.floor, cut.ceiling} <= known | {part.start, part.end}
         assert cut.floor == cut.position or not any(cut.floor < position < cut.ceiling for position in known)
     parts = split([part], [(cut.partition, cut.position) for cut in cuts])
-    assert all(r.size <= limit * SLACK + 1 for r in parts)
+    assert all(r.size <= limit * SPLIT_TOLERANCE + 1 for r in parts)
     assert len(cuts) <= size // (limit // 2) + 1  # most pieces are no smaller than half of it
 
 
@@ -308,7 +308,7 @@ def test_planning_takes_time_in_proportion_to_the_partitions() -> None:
         took = time.thread_time() - began
         assert len(packed) == 400
         largest = max(packed, key=size)
-        assert size(largest) <= split_size * SLACK
+        assert size(largest) <= split_size * SPLIT_TOLERANCE
         assert len(pickle.dumps(largest)) < 32 * len(largest) + 500
         return took
 

@@ -69,8 +69,8 @@ def log(
 
     FILE is a segment file, the directory of a partition, or a broker's directory of many. Compressed messages are
     printed one by one. An incomplete message at the end, as a killed broker leaves it, is not printed; --verify
-    reports it. What else is worth knowing of a log, such as records behind the high watermark, and directories that
-    are left out, are named on standard error.
+    reports it. It names other facts of a log, such as records behind the high watermark, and directories that it leaves
+    out, on standard error.
     """
     if verify + lists + dump > 1:
         raise click.UsageError("only one of --verify, --ls and --dump is possible")

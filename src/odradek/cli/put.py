@@ -140,7 +140,7 @@ class _LineParser(NamedTuple):
     Args:
         separator: Text between key and value; empty: lines have no key.
         key: The key of lines without one.
-        headers: Of every record.
+        headers: Headers that every record gets.
         empty_is_null: An empty key or value is null.
     """
 
@@ -203,7 +203,7 @@ class _LineSplitter:
     """Divides a stream of bytes; the time it takes grows with the bytes alone, however long a message is.
 
     Args:
-        delimiter: What is between two messages.
+        delimiter: The bytes between two messages.
     """
 
     def __init__(self, delimiter: bytes) -> None:

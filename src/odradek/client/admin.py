@@ -60,8 +60,8 @@ _RULES: Mapping[str, arguments.Rule] = {
 class Admin:
     """Administration of a cluster: `Cluster.admin`. Used inside the block of the cluster.
 
-    Methods for several items return `Results`: each item is done, or has an error of its own. What a cluster has no
-    request for raises Unsupported, which says what it needs and what to do instead; nothing has been changed then.
+    Methods for several items return `Results`: each item is done, or has an error of its own. A method that the cluster
+    has no request for raises Unsupported, which says what it needs and what to do instead; it has changed nothing then.
     Cancelling a change leaves it done or not done; cancelling a question is safe.
 
     Args:

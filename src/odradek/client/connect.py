@@ -25,7 +25,8 @@ def connect(
         url: `SCHEME://SERVER,SERVER`: the scheme names the protocol of the cluster. The error for an unknown scheme
             lists all schemes and the form of their URLs. `HOST:PORT,HOST:PORT` alone are brokers of 0.8 or later, as
             with `kafka://`.
-        security: Options of TLS and SASL, for the schemes with +ssl and +sasl. None: those of the environment.
+        security: Options of TLS and SASL, for the schemes with +ssl and +sasl. By default (None) the environment has
+            them.
         client_id: Name of this client, for the brokers' logs, metrics and quotas (0.8 and later).
         rack: Where this client runs; it fetches from replicas in the same rack where brokers allow it (2.4 and later).
         tuning: For experts.

@@ -133,8 +133,8 @@ class Tuning:
         request_timeout: Time limit for one response of a broker (s). A connection without one is closed. While its
             responses go on arriving, at 1 KiB/s at least, requests wait up to ten times as long.
         session_timeout: Time after which the coordinator of a group, in 0.7 ZooKeeper, counts a silent member as gone
-            (s). None: 30 s, the most that all brokers accept by default; in 0.7 6 s, as its own clients. Where the
-            brokers assign (KIP-848) it is a setting of theirs.
+            (s). The default, None, means 30 s, the maximum that all brokers accept by default; in 0.7 6 s, as its own
+            clients. Where the brokers assign (KIP-848) it is a setting of theirs.
         backoff: Wait between attempts after a failure.
         batch_bytes: Size, uncompressed, at which a batch for one partition is full (bytes).
         request_bytes: Batches for several partitions of a broker share a request up to this size (bytes). The

@@ -38,7 +38,7 @@ def run(main: Callable[..., Awaitable[T]], *args: object, backend: str = "asynci
         SystemExit: A signal cancelled `main`, and it ended without an error; the code is 128 plus the number of the
             signal, as shells report it (130 for Ctrl-C, 143 for SIGTERM).
         TypeError, ConfigError: An argument that cannot work.
-        Exception: What `main` raised, unchanged, such as Undelivered while it ended.
+        Exception: The exception of `main`, unchanged, such as Undelivered while it ended.
     """
     _MAIN("main", main)
     _BACKEND("backend", backend)

@@ -78,7 +78,7 @@ class PartitionDescription:
     """One partition of a topic.
 
     Args:
-        partition: Which.
+        partition: The partition.
         leader: Id of the broker that leads it; None if there is none now.
         leader_epoch: Grows with every change of leader; None if brokers do not report it.
         replicas: Ids of the brokers that have a copy, the preferred leader first.
@@ -214,7 +214,7 @@ class MemberDescription:
         instance_id: Its fixed id, if it has one.
         client_id: Its client's name.
         host: Where it runs, as its broker sees it.
-        partitions: What it owns; those of a member that is no consumer are not known.
+        partitions: The partitions that it owns; they are not known of a member that is no consumer.
     """
 
     member_id: str
@@ -268,7 +268,7 @@ class ClusterAdmin:
     has requests for.
 
     Args:
-        needs: What a cluster needs to have them, and what to do instead.
+        needs: The release that a cluster needs for them, and what to do instead.
     """
 
     def __init__(self, needs: str) -> None:

@@ -21,7 +21,7 @@ def why_missing(partition: TopicPartition, existing: Sequence[TopicPartition]) -
 
     Args:
         partition: The partition.
-        existing: Those that the topic has now, in canonical order.
+        existing: The partitions that the topic has now, in canonical order.
     """
     if not existing or (partition.broker < 0 and partition.partition <= existing[-1].partition):
         return ""

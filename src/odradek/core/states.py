@@ -49,7 +49,7 @@ class Machine(Generic[S, E]):
     """The states of one kind of object, and what leads from one to the next.
 
     Args:
-        name: What the object is, for errors and pictures.
+        name: The kind of object, for errors and pictures.
         start: The first state.
         transitions: (state, event) -> next state; every other pair is illegal.
     """
@@ -69,7 +69,7 @@ class Machine(Generic[S, E]):
 
 
 class ConsumerState(_Member):
-    """The state of a group consumer as a whole. What happens to its partitions one by one is in `OwnershipState`."""
+    """The state of a group consumer as a whole. `OwnershipState` is that of each of its partitions."""
 
     NEW = "not entered"
     JOINING = "registered, has no assignment yet"

@@ -167,11 +167,11 @@ class RecordBuilder(Protocol):
             start: Index of the first record.
             stop: Index behind the last one.
             count: How many records there are.
-            base_offset: What offset deltas count from.
+            base_offset: The offset that offset deltas count from.
             last_delta: The largest offset delta of the batch. If `count` records are all of `data[start:stop]`,
                 the last row resumes behind it.
             first_offset: Records with a lower offset are not appended.
-            timestamp: What timestamp deltas count from (ms); with `append_time` the timestamp of every record.
+            timestamp: The time that timestamp deltas count from (ms); with `append_time` the timestamp of every record.
             append_time: The broker set the timestamp.
 
         Returns:
@@ -278,14 +278,14 @@ class Engine(Protocol):
         each run its own head, its length (4 bytes) and its entries. `tail` follows the frame.
 
         Args:
-            head: What the frame begins with.
+            head: The first bytes of the frame.
             heads: The head of each run.
             runs: Lists whose items are a payload (`bytes`), or a tuple that begins with one.
-            tail: What follows the frame.
+            tail: The bytes after the frame.
             max_run: The most that the entries of one run may have (bytes).
 
         Returns:
-            None: A run has more.
+            None if a run has more.
 
         Raises:
             OverflowError: A length does not fit into its field.
@@ -365,7 +365,7 @@ class Engine(Protocol):
             keys: As many, likewise; None: no record has one.
             headers: As many; None: no record has any.
             timestamps: As many, in ms; None: the records have none.
-            attributes: Those of the batch.
+            attributes: The attributes of the batch.
             base_offset: The offset of the first record.
             producer_id: -1: not idempotent.
             producer_epoch: That of the id.

@@ -24,8 +24,9 @@ class PackedBytes(Sequence[bytes | None]):
     Args:
         offsets: One more than there are rows, ascending.
         data: The bytes.
-        validity: One byte (format 'B') per row: 0 for a null, 1 for a value. None: no row is null. (Arrow has one bit
-            per row. Converting costs 0.7 ns a row; reading bits costs plain Python four times what reading bytes does.)
+        validity: One byte (format 'B') per row: 0 for a null, 1 for a value. None means that no row is null. (Arrow has
+            one bit per row. Converting costs 0.7 ns a row; reading bits costs plain Python four times what reading
+            bytes does.)
     """
 
     __slots__ = ("data", "offsets", "validity")

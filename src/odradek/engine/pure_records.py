@@ -228,7 +228,7 @@ def _headers(data: bytes, at: int, end: int) -> tuple[Headers, int]:
 def _plain_batch(view: memoryview, at: int, max_entry: int) -> tuple[int, int, int, int, int, bool] | None:
     """Return the plain batch at an index: the index behind it, and what its header says of its records.
 
-    None: what is there is anything else, or damaged. The records are not looked at.
+    None if the bytes are anything else, or damaged. The records are not looked at.
     """
     if len(view) - at < BATCH.size:
         return None
@@ -248,7 +248,7 @@ _Message = tuple[bytes | None, bytes | None, int, int, int, int]
 def _message(data: bytes, at: int, max_entry: int) -> _Message | None:
     """Decode the message at an index: value, key, offset, timestamp, its type, and the index behind it.
 
-    None: what is there is incomplete, compressed, damaged or too large.
+    None if the entry is incomplete, compressed, damaged or too large.
     """
     if len(data) - at < MESSAGE.size:
         return None

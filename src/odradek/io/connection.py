@@ -6,11 +6,11 @@ queued and writes it in few sends; what it reads it passes to the response decod
 resolves its request in the same step (`io.request_pipeline`). Two tasks do the rest: one connects and runs the
 transport, one watches the deadlines.
 
-What holds, whatever the network does:
+These hold, whatever the network does:
 
 * Every request gets exactly one result: its response, or an error whose `sent` says whether it may have been applied.
-* When a request fails for want of a response, everything submitted before that moment fails too. What is submitted
-  afterwards is sent over a new connection. So all requests of one `incarnation` use one connection or none.
+* When a request fails for want of a response, everything submitted before that moment fails too. Requests that are
+submitted afterwards are sent over a new connection. So all requests of one `incarnation` use one connection or none.
 * Cancelling one caller does not affect another: the response to a request without a waiter is read and dropped.
 * A callback may submit and close, even in the middle of a read: the state is consistent by then.
 * A request is encoded when it leaves the queue, after the handshake of its connection. A handshake may need several
@@ -85,7 +85,7 @@ class Connection:
         self.incarnation = 0
         """Grows whenever everything outstanding has failed: requests of one incarnation share one connection."""
         self.session: Any = None
-        """What the last handshake returned."""
+        """The session that the last handshake returned."""
         self._connect, self._new_handshake = connect, handshake
         self._clock = anyio.current_time
         self._queue = RequestQueue()
@@ -108,7 +108,7 @@ class Connection:
         self._last_error = ""
         self._connects = self._losses = 0
         self.throttled_seconds = 0.0
-        """What responses said that this client is throttled, whether it waits or the broker has waited (s)."""
+        """The time that responses said this client is throttled, whether it waits or the broker has waited (s)."""
 
     # ---- the caller's side -----------------------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ class Connection:
         has started. While there is no connection, the request waits for the next attempt to connect and fails with it.
 
         Args:
-            buffers: What is sent, contiguously; must not change before the result exists.
+            buffers: The bytes to send, contiguously; they must not change before the result exists.
             reply: Decodes the response; None if none is expected: the result is then None, once all bytes are written.
             deadline_s: Seconds from now to the result. When they pass, the connection is closed (a later response
                 could not be told from the next one), and the request fails with DeadlineError. While responses arrive

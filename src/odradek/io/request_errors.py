@@ -51,7 +51,7 @@ def deadline_passed(
     """Return the function that makes a DeadlineError for the requests in `late`, and a ConnectionLost for all others.
 
     Args:
-        address: Of the broker.
+        address: The broker's address.
         why: The reason of the loss.
         late: The requests whose deadline has passed.
         refusal: The cause of all errors: why the last attempt to connect failed, if it did.

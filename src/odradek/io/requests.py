@@ -73,7 +73,7 @@ class RequestEncoder(Protocol[T_co]):
         ...
 
     def encode(self, session: Any) -> tuple[Sequence[Buffer], ResponseDecoder[T_co] | None]:
-        """Return the bytes to send, and the decoder of the response: None when there will be none.
+        """Return the bytes to send, and the decoder of the response, or None when there will be no response.
 
         Called when the request leaves the queue. Pure; the buffers must not change until the request has its result.
         Raises OdradekError: the request fails with it alone.
@@ -149,7 +149,8 @@ class InFlightRequest(Generic[T]):
             Unreachable: No connection could be made; nothing was sent.
             RemoteProtocolError: The peer sent what cannot be the response.
             InternalError: Encoding or decoding failed because of a defect; `__cause__` says which.
-            OdradekError: What the response itself says, or why the request cannot be encoded or the handshake failed.
+            OdradekError: The error that the response itself names, or why the request cannot be encoded or the
+                handshake failed.
         """
         if not self.done and self._loop is not None:
             waiter = self._loop.create_future()

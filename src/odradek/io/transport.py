@@ -4,7 +4,7 @@ A transport is run by one task and calls its *handler* for everything: data that
 call is never made in the middle of another one, except that a handler may call `write` or `abort` at any time.
 
 Backpressure is exact in both directions. Received data is in one buffer until the handler has taken it, and nothing
-more is read meanwhile. What the system does not accept at once is at most one burst; the rest stays with the handler.
+more is read meanwhile. At most one burst waits for the system to accept it; the rest stays with the handler.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Transport(Protocol):
         ...
 
     def abort(self) -> None:
-        """End now, without any more calls. What the system has not accepted is dropped."""
+        """End now, without any more calls. Bytes that the system has not accepted are dropped."""
         ...
 
     async def aclose(self) -> None:

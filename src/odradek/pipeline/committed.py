@@ -178,7 +178,7 @@ def export_table(
 
     Raises:
         ConfigError: There is something in the directory, or no such column.
-        OSError: A file cannot be read or written. What was written is removed.
+        OSError: A file cannot be read or written. The files written so far are removed.
     """
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty: name a new directory")

@@ -284,8 +284,8 @@ def column_statistics(footer: Any) -> dict[str, Any]:
         present = [each for each in known if each.has_min_max]
         if present and all(each.has_min_max or each.null_count == each.num_values for each in known):
             with suppress(ValueError, OverflowError):  # a time after the year 9999
-                least = _in_json(min(each.min for each in present))
-                most = _in_json(max(each.max for each in present))
+                least = _json_value(min(each.min for each in present))
+                most = _json_value(max(each.max for each in present))
                 _put(result["minValues"], path, least[:LONGEST] if isinstance(least, str) else least)
                 _put(result["maxValues"], path, None if isinstance(most, str) and len(most) > LONGEST else most)
     return result
@@ -298,7 +298,7 @@ def _put(into: dict[str, Any], path: Sequence[str], value: Any) -> None:
         into[path[-1]] = value
 
 
-def _in_json(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     """Return a value as JSON has it; None where it has none."""
     if isinstance(value, datetime) and value.tzinfo:
         return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"

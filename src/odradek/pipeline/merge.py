@@ -98,7 +98,7 @@ def unique_rows(rule: MergeRule, rows: pa.Table, stored: Stored) -> pa.Table:
     ids = rows[rule.unique]
     counts = pc.value_counts(ids.drop_null())
     several = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
-    again = pc.and_(pc.is_in(ids, value_set=several), pc.is_valid(ids))
+    is_repeated = pc.and_(pc.is_in(ids, value_set=several), pc.is_valid(ids))
     kept: dict[Any, list[int]] = defaultdict(list)
     if len(several):
         window = timedelta(microseconds=rule.window_us)
@@ -108,8 +108,10 @@ def unique_rows(rule: MergeRule, rows: pa.Table, stored: Stored) -> pa.Table:
             for identity, time in _pairs(known, batch[RECORD_TIME], pc.is_in(known, value_set=several)):
                 kept[identity].append(time)
     dropped: list[int] = []
-    doubtful: Any = rows["row"].filter(again)
-    for row, (identity, time) in zip(doubtful.to_pylist(), _pairs(ids, rows[RECORD_TIME], again), strict=True):
+    repeated_rows: Any = rows["row"].filter(is_repeated)
+    for row, (identity, time) in zip(
+        repeated_rows.to_pylist(), _pairs(ids, rows[RECORD_TIME], is_repeated), strict=True
+    ):
         if any(abs(time - other) <= rule.window_us for other in kept[identity]):
             dropped.append(row)
         else:

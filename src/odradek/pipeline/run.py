@@ -171,7 +171,7 @@ class _FlowLoop:
         return True
 
     def refresh_lag(self) -> int | None:
-        """Look at the logs again; return the lag. None: they cannot be read."""
+        """Look at the logs again; return the lag, or None if they cannot be read."""
         try:
             return self.flow.refresh_backlog() if self.result.lag_before is not None else None
         except Exception:
@@ -208,7 +208,7 @@ def execute(
         The summary. A failed flow has an error in it, and does not stop the other flows.
 
     Raises:
-        ConfigError: What runs tasks cannot be started.
+        ConfigError: Spark cannot be started.
         OSError: The report cannot be written.
     """
     started, minutes, follow = time.time(), pipeline.run.max_minutes, every_s is not None

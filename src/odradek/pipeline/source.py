@@ -206,8 +206,8 @@ def coverage(flow: str, batch: PlannedBatch, covered: Iterable[Range], reason: s
 
 
 def recorded_starts(batch: PlannedBatch, covered: Iterable[Range]) -> dict[TopicPartition, Position]:
-    """Return where the ranges of a batch begin, as its record has it: those of a log that was made anew, and ends
-    before the former position, where the first task has begun to read. A gap of the record has that position."""
+    """Return where the ranges of a batch begin, as its record has it: the starts in a log that was created again, and
+    ends before the former position, where the first task has begun to read. A gap of the record has that position."""
     shorter = {partition: batch.end[partition] for partition, at in batch.start.items() if at > batch.end[partition]}
     for part in covered:
         if part.partition in shorter:

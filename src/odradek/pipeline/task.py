@@ -60,11 +60,11 @@ def times_of(column: Array, time_format: str) -> Array:
     if time_format == "iso" and pt.is_string(column.type):
         column, _ = fit_each(column, TIME, text_parser(TIME))
     if pt.is_timestamp(column.type):
-        return _within(column.cast(pa.timestamp("us", tz=column.type.tz), safe=False).cast(pa.int64()), 1)
-    return _within(column, UNITS[time_format])
+        return _to_time(column.cast(pa.timestamp("us", tz=column.type.tz), safe=False).cast(pa.int64()), 1)
+    return _to_time(column, UNITS[time_format])
 
 
-def _within(numbers: Array, unit: int) -> Array:
+def _to_time(numbers: Array, unit: int) -> Array:
     """Convert numbers with a unit in microseconds. Floats may have a fraction, or be NaN or infinite."""
     kind = pa.float64() if pt.is_floating(numbers.type) else pa.int64()
     numbers = numbers.cast(kind)

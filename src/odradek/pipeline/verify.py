@@ -231,8 +231,8 @@ class _Comparison:
     # ---- findings ----
 
     def _see(self, wrong: pa.Table) -> None:
-        """Sort rows that the table has more or less often than the log, or with another payload, into findings. What a
-        compacted topic does not have any more was removed since: a later record has the same key."""
+        """Sort rows that the table has more or less often than the log, or with another payload, into findings. Records
+        that a compacted topic does not have any more were removed since: a later record has the same key."""
         more, in_log, corrupt = pc.field("more"), pc.field("log_sum") > 0, pc.field("corrupt_sum") > 0
         self._leave_out(wrong.filter((more < 0) & corrupt))
         self._find("missing", "of the log are not in the table", wrong.filter((more < 0) & ~corrupt))

@@ -222,7 +222,7 @@ class _File:
 
 def _folder(partition: Mapping[str, Any], kind: str) -> str:
     """Return the folder of a partition. In a table it is for people, and may be cut off: what counts is in the table's
-    log, which has paths encoded, so nothing is encoded twice. Of plain files it is all there is, as Hive writes it."""
+    log, which has paths encoded, so nothing is encoded twice. Plain files have nothing else, as Hive writes them."""
     values = {name: HIVE_NULL if value is None else value for name, value in partition.items()}
     names = [f"{quote(name, safe='')}={quote(str(value), safe='')}" for name, value in values.items()]
     if kind != "parquet":

@@ -9,7 +9,7 @@ limits how much is read now. Three steps lead from offsets to tasks, and logs ar
    proposal, which `LogAccess.boundary` moves to the start of a message, if it can prove one.
 3. `split` at the boundaries found, and `pack` into tasks.
 
-What positions count depends on the protocol (`PositionUnit`): bytes in 0.7, records later. Sizes are in that unit.
+The protocol decides what positions count (`PositionUnit`): bytes in 0.7, records later. Sizes are in that unit.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ __all__ = [
     "within",
 ]
 
-SLACK = 1.25
-"""A piece may be so much larger than wanted before it is worth a proof to divide it."""
+SPLIT_TOLERANCE = 1.25
+"""A range is split only if it is larger than this multiple of the wanted size: each split costs a proof."""
 
 
 class Range(NamedTuple):
@@ -88,7 +88,8 @@ def end_offsets(start: Offsets, logs: Extents) -> dict[TopicPartition, Position]
 
 
 def within(logs: Extents, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, Extent]:
-    """Return what there is of what a run with these ends saw when it began. A log made anew is no longer than it is."""
+    """Return the ends of a run, clipped to the logs as they are now: a log that was created again may be shorter than
+    its former end."""
     return {
         partition: log._replace(latest=min(log.latest, max(ends[partition], log.earliest)))
         for partition, log in logs.items()
@@ -99,8 +100,9 @@ def within(logs: Extents, ends: Mapping[TopicPartition, int]) -> dict[TopicParti
 def end_of_micro_batch(
     start: Offsets, end: Offsets, logs: Extents, max_size: int | None, unit: PositionUnit = BYTES
 ) -> tuple[dict[TopicPartition, Position], list[SplitPoint]]:
-    """Return the ends of a micro-batch in [start, end) that may read `max_size`, and the cuts among them. What has a
-    cut should end at a message boundary there. Its end is the cut's ceiling, the next boundary that is known, for when
+    """Return the ends of a micro-batch in [start, end) that may read `max_size`, and the cuts among them. A range with
+    a cut should end at a message boundary there. Its end is the cut's ceiling, the next boundary that is known, for
+    when
     none can be proved: more than its share, but nothing that the log does not have. No end may be behind that of its
     log (see `end_offsets`).
 
@@ -165,7 +167,7 @@ class Loss(Enum):
     """The way in which a log lost the data to be read."""
 
     EXPIRED = "deleted by retention"
-    TRUNCATED = "cut off at the end, or the log was made anew"
+    TRUNCATED = "cut off at the end, or the log was created again"
     GONE = "no broker has this partition"
     RECREATED = "the topic was deleted and made again"
 
@@ -239,7 +241,7 @@ def in_current_topics(
     """Return start offsets as positions in the topics there are now, and the gaps where those are other ones.
 
     A position in a topic that was deleted and made again says nothing about the new log, however long that is: it is
-    read from its earliest message on. What the former log had after the position is lost, whatever it was. Offsets
+    read from its earliest message on. Records that the former log had after the position are lost. Offsets
     without ids, as earlier versions have written them, are taken to be in the topics that there are.
 
     Args:
@@ -302,10 +304,10 @@ def propose_splits(ranges: Iterable[Range], logs: Extents, split_size: int) -> l
         known = logs[partition].boundaries
         inner = known[bisect_right(known, begin) : bisect_left(known, end)]
         for floor, ceiling in pairwise((begin, *inner, end)):
-            if ceiling - begin > split_size * SLACK and floor - begin >= split_size // 2:
+            if ceiling - begin > split_size * SPLIT_TOLERANCE and floor - begin >= split_size // 2:
                 cuts.append(SplitPoint(partition, floor, floor, floor))
                 begin = floor
-            if (size := ceiling - begin) > split_size * SLACK:
+            if (size := ceiling - begin) > split_size * SPLIT_TOLERANCE:
                 parts = -(-size // split_size)
                 at = [begin + size * number // parts for number in range(1, parts)]
                 cuts += (SplitPoint(partition, position, floor, ceiling) for position in at)
@@ -327,31 +329,32 @@ def split(ranges: Iterable[Range], boundaries: Iterable[tuple[TopicPartition, in
 
 
 def pack(parts: Iterable[Range], tasks: int, *, leader: Leader, fetchers: int | None = None) -> list[tuple[Range, ...]]:
-    """Distribute pieces over at most so many tasks of about the same size: the largest first, each to the task that has
-    least so far, which is at most a third above the best there is. Return the ranges of each, in reading order.
+    """Distribute ranges over at most `tasks` tasks of about the same size: the largest range first, each to the task
+    with the least data so far. The largest task is at most a third above the best possible. Return the ranges of each,
+    in reading order.
 
     Pieces of one broker are spread over the tasks, and tasks begin with different brokers, so that no broker serves
     all of them at once.
 
     Args:
         leader: Returns the id of the broker that serves a partition.
-        fetchers: At most so many tasks read from one broker, even if they become larger for that.
+        fetchers: Maximum number of tasks that read from one broker, even if they become larger for that.
     """
-    bundles: list[Sequence[Range]] = [(part,) for part in parts if part.size > 0]  # each goes to one task
+    groups: list[Sequence[Range]] = [(part,) for part in parts if part.size > 0]  # each goes to one task
     if fetchers is not None:
         by_broker: defaultdict[int, list[Range]] = defaultdict(list)
-        for (part,) in bundles:
+        for (part,) in groups:
             by_broker[leader(part.partition)].append(part)
-        bundles = [task for ranges in by_broker.values() for task in pack(ranges, fetchers, leader=leader)]
-    # Those of the same size of one broker are neighbours, which spreads them.
-    bundles.sort(key=lambda bundle: (-_size(bundle), leader(bundle[0].partition)))
-    heap = [(0, number) for number in range(min(tasks, len(bundles)))]
+        groups = [task for ranges in by_broker.values() for task in pack(ranges, fetchers, leader=leader)]
+    # Ranges of one broker with the same size become neighbours, which spreads them over the tasks.
+    groups.sort(key=lambda group: (-_size(group), leader(group[0].partition)))
+    heap = [(0, number) for number in range(min(tasks, len(groups)))]
     chosen: list[list[Range]] = [[] for _ in heap]
-    for bundle in bundles:
+    for group in groups:
         load, number = heap[0]
-        chosen[number] += bundle
-        heapq.heapreplace(heap, (load + _size(bundle), number))
-    brokers = sorted({leader(part.partition) for bundle in bundles for part in bundle})
+        chosen[number] += group
+        heapq.heapreplace(heap, (load + _size(group), number))
+    brokers = sorted({leader(part.partition) for group in groups for part in group})
     order = {broker: index for index, broker in enumerate(brokers)}
     return [_in_order(ranges, number, order, leader) for number, ranges in enumerate(chosen)]
 

@@ -35,14 +35,14 @@ PAUSES = Backoff(first_s=0.05, max_s=2.0)
 
 
 class _Process:
-    """What one process has open. Used by one thread at a time, as everything in a Python worker."""
+    """The connections and the event loop of one process. One thread uses them at a time, as in every Python worker."""
 
     lock: Lock
     portal: BlockingPortal | None
     clusters: dict[tuple[ClusterConnection, Tuning], tuple[Cluster, AbstractContextManager[Cluster]]]
 
     def begin(self) -> None:
-        """Have nothing open: threads, and with them loops, stay behind in the parent when a process forks."""
+        """Begin without a loop and connections: a forked process does not get the threads of its parent."""
         self.lock, self.portal, self.clusters = Lock(), None, {}
 
 

@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 BATCH_ROWS, BATCH_BYTES = 50_000, 4 * MiB
-"""A batch has at most so many rows and, if it has more than one, bytes of payload. Between 10 000 and 50 000 rows or 1
+"""Maximum rows of a batch, and maximum payload of one with several rows (bytes). Between 10 000 and 50 000 rows or 1
 and 5 MB all sizes are equally fast in Spark; smaller ones cost up to a quarter."""
 
 SMALL_ROWS, SMALL_BYTES = 10_000, 1 * MiB
@@ -125,7 +125,7 @@ def join_small(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def together(batches: Iterable[pa.RecordBatch], *, size: int, rows: float = math.inf) -> Iterator[list[pa.RecordBatch]]:
-    """Yield the batches that have rows, as many at a time as have at least `size` bytes, or so many rows."""
+    """Yield the batches that have rows, as many at a time as have at least `size` bytes, or this many rows."""
     waiting: list[pa.RecordBatch] = []
     rows_left, size_left = rows, size
     for batch in batches:

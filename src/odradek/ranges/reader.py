@@ -3,8 +3,8 @@
 Each range is read by one worker from its start to its end. Where positions are bytes (0.7), it asks for nothing past
 the end, and must land on that exactly; where they are offsets, batches are larger than ranges and offsets have holes,
 so it reads until it is at the end or past it, and leaves out what is not in the range. Several workers read different
-ranges at the same time, as many as there are fetches to be read ahead; rows of one range keep their order. What is read
-and not taken yet is bounded by `fetchBytes` times `fetchAhead`, in memory.
+ranges at the same time, as many as there are fetches to be read ahead; rows of one range keep their order. The rows
+that are read and not taken yet are bounded by `fetchBytes` times `fetchAhead`, in memory.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ColumnsChunk(NamedTuple):
 
 
 class CompletedRange(NamedTuple):
-    """The range [start, end) of a partition was read to its end, and gave so many rows, all of them before this."""
+    """The range [start, end) of a partition was read to its end, and gave `rows` rows, all of them before this."""
 
     partition: TopicPartition
     start: int
@@ -122,8 +122,8 @@ class RangeReader:
 
     async def claim(self, topic: str, left: int) -> tuple[int, int]:
         """Return the bytes to ask for, of those that are left, and the memory that is claimed for what they become, as
-        soon as there is room. While that is not known of a topic (gzip can make 1000 of a byte), little is asked for,
-        and nothing else meanwhile. A claim larger than the limit is granted when nothing else is held.
+        soon as there is room. Until the expansion of a topic is known (gzip can make 1000 bytes of one), a task
+        requests little, one fetch at a time. A claim larger than the limit is granted when nothing else is held.
         """
         while True:
             growth, most = self.growth.get(topic), min(self.request.fetch_bytes, left)
@@ -172,7 +172,7 @@ class _RangeTask:
         self._rows = 0
 
     async def _step(self) -> bool:
-        """One fetch. False: there is no more, and that is all right."""
+        """Send one fetch. Return False when nothing more of the range will come, and the loss policy allows that."""
         if (broker := await self._broker()) is None:
             await self._wait("", OdradekError("no registered broker has it"))
             return True
@@ -202,7 +202,7 @@ class _RangeTask:
             decoder.reset(decoder.position)  # the log may have been truncated meanwhile
             await self._wait(f"broker {broker.id}: ", failure)
         elif not fetch.received:
-            return await self._nothing(broker, fetch)
+            return await self._on_empty_response(broker, fetch)
         return True
 
     async def _hand_over(self, fetch: PartitionFetch, begin: int, claimed: int) -> None:
@@ -285,8 +285,9 @@ class _RangeTask:
         position = self._start if self._decoder is None else self._decoder.position
         return f"{self._part.partition}: reading at {position} of [{self._part.start}, {self._part.end})"
 
-    async def _nothing(self, broker: Broker, fetch: PartitionFetch) -> bool:
-        """The log does not have what it had when the query was planned, or its broker does not show it (yet)."""
+    async def _on_empty_response(self, broker: Broker, fetch: PartitionFetch) -> bool:
+        """Handle an empty response: the log has lost records since the query was planned, or its broker does not show
+        them yet. Return what `_step` returns."""
         decoder, error = fetch.decoder, fetch.error
         trouble = error or OdradekError("it sends nothing of what the log has")
         if not self._exact and (error is None or error.retriable or error.refresh_metadata):
@@ -315,7 +316,7 @@ class _RangeTask:
         return gap.resumed < self._part.end
 
     async def _gap(self, position: int, error: OdradekError | None) -> PositionGap | None:
-        """What is lost; None when nothing is, as far as the broker says."""
+        """Return the loss that the broker's extents show, or None if they show none."""
         partition, extents = self._part.partition, dict[TopicPartition, Extent]()
         if error is None or not error.refresh_metadata:  # the broker has the partition
             try:

@@ -1,4 +1,5 @@
-"""A request to read: where the logs are, which topics, from where to where, and how. Those who make it check it."""
+"""A request to read: where the logs are, which topics, from where to where, and how. The code that makes a request
+validates it."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ class ClusterConnection:
     """A cluster to be reached over the network: arguments of `odradek.connect`. The URL may hold a password."""
 
     url: str
-    security: Security | None = field(default=None, hash=False)  # None: the environment of each process
+    security: Security | None = field(default=None, hash=False)  # None means the environment of each process
     client_id: str = "odradek"
     rack: str | None = None
     request_timeout_s: float | None = None
@@ -146,7 +147,7 @@ class ReadRequest:
         where: A cluster, or directories.
         topics: Topics or partitions.
         start: The positions of the first query.
-        end: Those at which it ends; not used by those who plan range by range.
+        end: The positions at which it ends; pipelines, which plan range by range, do not use it.
         names: See `RequestNames`.
         task_size: Approximate maximum of one task, as far as `max_tasks` allows; None: that of the unit.
         min_tasks: Minimum number of tasks, as far as ranges may be split.
@@ -160,7 +161,8 @@ class ReadRequest:
         poll_deadline_s: How long a task waits for bytes (s).
         corrupt: The decoder's mode: see `DecoderOptions`.
         read_committed: Leave out what is not committed (0.11 and later).
-        start_at_end: Begin a partition without a record of `start`'s time at its end; otherwise that is an error.
+        start_at_end: A partition that has no record at or after the time of `start` begins at its end; if False, that
+            is an error.
     """
 
     where: ClusterConnection | tuple[Directory, ...]

@@ -20,7 +20,7 @@ from odradek.wire.kafka.records.decoder import RecordDecoder
 
 __all__ = ["KafkaCheck"]
 
-_REBUILT = "a broker makes it anew when it starts without it"
+_REBUILT = "a broker creates it again when it starts without it"
 
 
 class KafkaCheck:
@@ -43,7 +43,7 @@ class KafkaCheck:
         self.messages = 0
         self.faults: list[Fault] = []
         self._partition, self._facts, self._advance = partition, facts, advance
-        self._epochs_path: Path | None = directory / "leader-epoch-checkpoint"  # None: its fault is named already
+        self._epochs_path: Path | None = directory / "leader-epoch-checkpoint"  # None once its fault is named
         self._epoch_starts = [start for _, start in facts.leader_epochs]
         self._scan = TransactionScan(None)
         self._offset, self._epoch = 0, -1

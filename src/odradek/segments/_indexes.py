@@ -1,4 +1,4 @@
-"""Index files beside a segment of Kafka 0.8 and later. What they say is a hint: the log decides."""
+"""Index files beside a segment of Kafka 0.8 and later. Their entries are hints: the log decides."""
 
 from __future__ import annotations
 

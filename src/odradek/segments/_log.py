@@ -81,7 +81,7 @@ class SegmentedLog:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Facts about the log that are no faults and that its reader should know, in words. None in 0.7."""
+        """Facts about the log that are no faults and that its reader should know, in words. A log of 0.7 has none."""
         return ()
 
     def extent(self, *, read_committed: bool = False) -> tuple[Position, Position]:
@@ -131,7 +131,7 @@ class SegmentedLog:
             corrupt: For an entry that cannot be decoded: `fail` raises, `skip` leaves it out, `raw` delivers the
                 undecoded entry as a row named in `Batch.corrupt`.
             read_committed: Leave out records of transactions that were aborted, and end in front of those of the first
-                transaction that is open. The log is read twice. Of no effect before 0.11.
+                transaction that is open. The log is read twice. It has no effect before 0.11.
 
         Raises:
             CorruptMessage: A message cannot be decoded, or none ends at `until`; from 0.8 on, the log ends before

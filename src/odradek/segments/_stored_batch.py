@@ -18,8 +18,8 @@ _MARKERS = {ABORT_MARKER: "abort", COMMIT_MARKER: "commit", None: "unknown"}
 
 
 class StoredBatch(NamedTuple):
-    """The header of a batch of magic 2, or of a message of magic 0 or 1, in a file. None stands for what its format, or
-    it, does not have.
+    """The header of a batch of magic 2, or of a message of magic 0 or 1, in a file. A field that its format, or it,
+    does not have is None.
 
     Args:
         path: The file.
@@ -33,9 +33,9 @@ class StoredBatch(NamedTuple):
         timestamp: The largest one (ms).
         timestamp_type: `create` or `append`.
         leader_epoch: That of the leader that wrote it.
-        producer_id, producer_epoch, base_sequence, last_sequence: Of idempotent producers and those of transactions.
+        producer_id, producer_epoch, base_sequence, last_sequence: The stamp of an idempotent or transactional producer.
         is_transactional: True: part of a transaction.
-        marker: Of a control batch: `commit`, `abort`, or another type as a number; `unknown` if it is damaged.
+        marker: The type of a control batch: `commit`, `abort`, or another type as a number; `unknown` if it is damaged.
         damage: "" if the CRC and the header are right, otherwise what is wrong.
     """
 

@@ -48,8 +48,8 @@ class _SegmentEnd(NamedTuple):
 class KafkaLog(SegmentedLog):
     """A log of Kafka 0.8 or later, in its segments. Iterate over it for its batches.
 
-    Positions are offsets. Compaction leaves holes between them, which are no damage. What is read is what was there
-    when the log was opened, up to the last whole batch: that may be more than a broker would serve, see `extent`.
+    Positions are offsets. Compaction leaves holes between them, which are no damage. Reading ends where the log ended
+    when it was opened, after the last whole batch: that may be more than a broker would serve, see `extent`.
     """
 
     directory: Path

@@ -1,1 +1,2 @@
-"""Topics as tables: the data source for Spark. What Spark itself touches is in `source` and `sink`; the rest plans."""
+"""Topics as tables: the data source for Spark. Spark calls the classes in `source` and `sink`; the other modules
+plan."""

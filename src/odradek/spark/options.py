@@ -321,8 +321,8 @@ class SinkOptions:
 
     Args:
         cluster: Where to write.
-        topic: Of all rows; "": column topic has it, row by row.
-        compression: Of batches.
+        topic: The topic of all rows; "" if the column topic has it, row by row.
+        compression: The compression of batches.
         deliver_within_s: How long a row may be on its way before its task fails, and how long connecting may take (s).
         max_message_bytes: The brokers' max.message.size (bytes).
         buffer_bytes: Maximum of what a task has on its way (bytes).

@@ -34,7 +34,7 @@ def project(fields: Iterable[tuple[str, str, bool]], *, headers: bool = False) -
     """Return the columns that a user's schema asks for, in its order. Raises ConfigError.
 
     Args:
-        fields: Of the schema: name, Spark's simple type (`bigint`), nullable.
+        fields: The fields of the schema: name, Spark's simple type (`bigint`), nullable.
         headers: True if there is a headers column.
     """
     known = {column.name: column for column in columns(headers=headers, errors=True)}
@@ -166,7 +166,7 @@ def layout(fields: Iterable[tuple[str, str]], topic: str, *, by_broker: bool, va
 
     Args:
         fields: Name and Spark's simple type (`bigint`) of each.
-        topic: Of all rows, if it is not in a column; it goes before the column.
+        topic: The topic of all rows, if it is not in a column; it goes before the column.
         by_broker: Partitions are numbered on each broker (see `LogAccess.names_brokers`).
         values_only: Neither headers nor null values are stored (see `LogAccess.values_only`).
     """

@@ -115,7 +115,7 @@ def remote_session(url: str, settings: Mapping[str, str]) -> Iterator[SparkSessi
 
     Args:
         url: `sc://host:port/;key=value`.
-        settings: Further settings of the session. Those of Spark itself are the server's own, and left out here.
+        settings: Further settings of the session. Spark's own settings are the server's, and are left out here.
     """
     merged = {key: value for key, value in {**SETTINGS, **settings}.items() if key.startswith("spark.sql.")}
     builder = _builder("", merged)

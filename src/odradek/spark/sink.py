@@ -1,7 +1,7 @@
 """The sink as Spark sees it: `df.write.format("odradek").mode("append")` and `df.writeStream.format("odradek")`.
 
 **Guarantee: at least once.** Each row is confirmed by its broker before its task ends well, so a query that ends well
-has written every row. What a task that failed has written stays, and its next attempt writes all of its rows again; so
+has written every row. Rows that a failed task has written stay, and its next attempt writes all of its rows again; so
 does a micro-batch that is run again because the query died before Spark noted its end. Commit messages and the report
 say where that happened. `docs/howto/spark-write.md` has the whole of it.
 
@@ -58,7 +58,7 @@ __all__ = [
 log = logging.getLogger("odradek.spark.sink")
 
 TOGETHER_BYTES = 8 * MiB
-"""Spark's batches of 10 000 rows are sent at least so many bytes at a time: at the end of each there is a pause of a
+"""Spark's batches of 10 000 rows are sent at least this many bytes at a time: at the end of each there is a pause of a
 round trip, and the rows of a topic with few of them travel together."""
 
 REASONS = 3
@@ -132,7 +132,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 
 def _attempt() -> Attempt:
-    """Which task this is. Raises ConfigError if another attempt of it may run at the same time."""
+    """Return the identity of this task. Raises ConfigError if another attempt of it may run at the same time."""
     task = TaskContext.get()
     if task is None:
         return Attempt(-1, 0)
@@ -317,7 +317,7 @@ def _log(line: Mapping[str, Any]) -> None:
         "the batch was written before": line["replayed"],
         f"{line['lost']} tasks failed, and what they wrote stays": line["lost"],
     }
-    if doubtful := [note for note, applies in notes.items() if applies]:
-        log.warning("%s; rows may be duplicates: %s", text, ", ".join(doubtful))
+    if reasons := [note for note, applies in notes.items() if applies]:
+        log.warning("%s; rows may be duplicates: %s", text, ", ".join(reasons))
     else:
         log.info("%s", text)

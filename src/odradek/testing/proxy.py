@@ -143,13 +143,13 @@ class FaultProxy:
         self._do(self._cut(reset))
 
     def cut_after(self, *, client_bytes: int | None = None, server_bytes: int | None = None) -> None:
-        """Cut the next connection, and only that one, with FIN once so many bytes, and no more, went in a direction."""
+        """Cut the next connection, and only that one, with FIN once exactly this many bytes went in a direction."""
         limits: dict[Direction, int | None] = {"client": client_bytes, "server": server_bytes}
         cuts = {direction: limit for direction, limit in limits.items() if limit is not None}
         self._do(self._change(cut_after=cuts))
 
     def delay(self, seconds: float) -> None:
-        """Pass everything on so much later (s). It is a longer line, not a slower one: delays do not add up."""
+        """Pass everything on later by this time (s). It is a longer line, not a slower one: delays do not add up."""
         self._do(self._change(delay_s=seconds))
 
     def throttle(self, bytes_per_s: float) -> None:
@@ -166,7 +166,8 @@ class FaultProxy:
 
     def stall(self) -> None:
         """Be a half-open peer: take every byte and pass nothing on, no end of stream either. Connections are accepted,
-        and go nowhere. What was or became open meanwhile stays so after `heal`; `cut` ends it."""
+        and go nowhere. Connections that were open, or were opened meanwhile, stay stalled after `heal`; `cut` ends
+        it."""
         self._do(self._stall())
 
     def refuse(self) -> None:

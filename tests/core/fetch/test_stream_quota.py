@@ -27,7 +27,9 @@ from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set
 
 SOURCES = Path(odradek.__file__).parent
 OWNER = SOURCES / "core" / "fetch" / "stream_quota.py"
-COUNTERS = frozenset({"active", "deliverable", "full", "held", "pending_decompress", "reserved", "with_more"})
+COUNTERS = frozenset(
+    {"active", "deliverable", "full", "held", "pending_decompress", "reserved", "partitions_with_more"}
+)
 
 
 def written_counters(tree: ast.AST) -> Iterator[str]:
@@ -203,7 +205,7 @@ class Counting(RuleBasedStateMachine):
             assert quota.held == sum(cursor.queue.memory + cursor._tail for cursor in cursors)
             assert quota.reserved == sum(fetch.reserved_bytes for _, fetch in self.in_flight if fetch.quota is quota)
             assert quota.deliverable == sum(self.times_queued(cursor) for cursor in cursors)
-            assert quota.with_more == sum(cursor.share.has_more for cursor in cursors)
+            assert quota.partitions_with_more == sum(cursor.share.has_more for cursor in cursors)
             assert quota.active == sum(self.is_active(cursor) for cursor in cursors)
             assert quota.pending_decompress == self.decompressing.count(quota)
         assert self.set.budget.partitions == sum(self.is_active(cursor) for cursor in self.made)

@@ -984,7 +984,7 @@ def test_a_batch_that_is_used_again_is_like_a_new_one() -> None:
     other.put("next", at=50.0, to=1)
     new = other.t.queues[TopicPartition("t", 1, 1)].open
     assert new is not None
-    of_bench = {"queue": other.t.queues[TopicPartition("t", 1, 1)], "waits_in": other.acc.broker_queue(1).waiting}
+    of_bench = {"queue": other.t.queues[TopicPartition("t", 1, 1)], "waiting_queue": other.acc.broker_queue(1).waiting}
     assert state_of(batch) | of_bench == state_of(new)
 
 
@@ -1001,7 +1001,7 @@ def test_a_batch_that_a_queue_of_its_broker_may_still_have_is_not_used_again() -
     bench.put("a", to=0)
     bench.put("b" * 40, to=1)  # full: it is due, and leaves its place among those that are not
     request = bench.next()
-    assert [batch.left_behind for batch in request.batches] == [False, True]
+    assert [batch.in_former_queue for batch in request.batches] == [False, True]
     _, batch = bench.confirm(request)
     assert not reused(bench, batch)
 

@@ -63,13 +63,13 @@ WRITTEN_BY_THE_BATCH = {
     "attempts",
     "error",
     "last_error",
-    "left_behind",
+    "in_former_queue",
     "may_be_written",
     "overdue",
     "request",
     "result",
     "state",
-    "waits_in",
+    "waiting_queue",
 }
 
 BATCHES = {"batch", "batches", "head", "part", "whole", "refused", "failed", "oldest", "each"}
@@ -192,7 +192,7 @@ def test_nothing_but_the_batch_writes_its_state(folder: str) -> None:
     [
         "batch.state = x",
         "batch.attempts += 1",
-        "a, head.waits_in = 1, 2",
+        "a, head.waiting_queue = 1, 2",
         "request.batches[0].overdue = True",
         "part.last_error: object = None",
         "del batch.request",

@@ -103,7 +103,7 @@ def test_records_without_an_explicit_partition_are_never_missing() -> None:
     bench.put("b", 0)
     bench.route(0)
     assert not bench.acc.missing
-    assert [len(queue.batches) for queue in bench.t.choices] == [2]  # moved
+    assert [len(queue.batches) for queue in bench.t.available_queues] == [2]  # moved
 
 
 def test_what_was_sent_before_is_refused_and_what_comes_later_is_missing_again() -> None:

@@ -50,7 +50,7 @@ class DemoProcess:
 
     Args:
         name: Its name.
-        state: What it is doing, in a few words.
+        state: A few words about its present work.
         meter: Messages written or handled; None for servers.
     """
 

@@ -48,7 +48,7 @@ class MessageDemo:
     """The sequence of events, and what has happened so far.
 
     Args:
-        scene, display: What is shown, and how.
+        scene, display: The contents of the screen, and the way to show them.
         directory: Directory for logs and counts.
         source: File whose lines are the messages; None generates messages.
         stall_seconds: The group is given up after this long without a message that is handled (s).

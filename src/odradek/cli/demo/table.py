@@ -101,7 +101,7 @@ async def make_table(scene: Scene, display: Display, directory: Path, source: Ta
     """Write the table, verify it, and count its rows.
 
     Args:
-        scene, display: What is shown, and how.
+        scene, display: The contents of the screen, and the way to show them.
         directory: Directory for the table and everything that belongs to it.
         source: The source of the table.
 

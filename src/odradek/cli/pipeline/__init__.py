@@ -1,1 +1,1 @@
-"""`odradek pipeline`: one module per verb. What a verb needs beyond the extra `cli` is imported when it runs."""
+"""`odradek pipeline`: one module per verb. A verb imports what it needs beyond the extra `cli` when it runs."""

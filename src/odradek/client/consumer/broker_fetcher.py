@@ -3,9 +3,9 @@
     next_fetch -> BrokerClient.fetch -> (decompress, in a thread where that takes long) -> complete -> next_fetch
 
 Two fetches are in flight at a time, each for partitions of its own, so that the broker works while its last response is
-decoded. What a response brought is queued, and the next fetch is sent, before the user's task runs. The decisions are
-those of `core.fetch.scheduler`; the state of a broker follows the table BROKER of `core.states`, that of a partition
-the table CURSOR. After a lost connection, fetches wait for the back-off of the connection.
+decoded. The loop queues the rows of a response, and sends the next fetch, before the user's task runs. The decisions
+are those of `core.fetch.scheduler`; the state of a broker follows the table BROKER of `core.states`, that of a
+partition the table CURSOR. After a lost connection, fetches wait for the back-off of the connection.
 """
 
 from __future__ import annotations

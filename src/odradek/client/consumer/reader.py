@@ -206,7 +206,7 @@ class _PositionByPartition:
     """One position for all partitions, a position for each, or a bookmark.
 
     Args:
-        option: Which option it is, for errors.
+        option: The name of the option, for errors.
         value: Its checked value.
         default: The position of partitions that a mapping or a bookmark does not name.
     """

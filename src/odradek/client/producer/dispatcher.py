@@ -54,7 +54,7 @@ class Dispatcher:
         limits: For the accumulator.
         options: For the senders.
         partitioner: Returns an index, or None, for a record.
-        transactions: Those that all records are part of, if any.
+        transactions: The transactions that all records are part of, if any.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class Dispatcher:
         partition: TopicPartition | None,
         send: PendingSend | None,
     ) -> bool:
-        """Append a record if there is space and no other record waits for it. What becomes due is sent soon."""
+        """Append a record if there is space and no other record waits for it. Batches that become due are sent soon."""
         if self.buffer_waiters:
             return False
         due = self.accumulator.append(topic, size, record, partition, send, self.clock())
@@ -427,7 +427,7 @@ class Dispatcher:
             batch.note_overdue()
 
     def _fail_remaining(self, why: str, cause: Exception | None = None) -> None:
-        """Finish everything that is left. What the network has not been given is withdrawn first."""
+        """Finish everything that is left. Withdraw first the requests that the network has not been given."""
         live = self.accumulator.live
         while live:
             batch = next(iter(live))

@@ -28,8 +28,8 @@ class ClusterLookups:
     """Looks up what the accumulator needs to know.
 
     Args:
-        metadata: Of the cluster.
-        accumulator: That of the producer.
+        metadata: The metadata of the cluster.
+        accumulator: The accumulator of the producer.
         backoff: Wait between attempts after a failure.
         host: The producer.
         on_identified: Called when the producer has an identity.

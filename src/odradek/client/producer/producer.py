@@ -321,8 +321,8 @@ class Producer:
             partition: Send all rows there.
 
         Returns:
-            As `send_many`; a row that failed is shown as a `ProducerRecord`. What the cluster cannot store - a null
-            value, a header or a timestamp in 0.7 - fails row by row.
+            As `send_many`; a row that failed is shown as a `ProducerRecord`. A row that the cluster cannot store - with
+            a null value, a header or a timestamp in 0.7 - fails alone.
 
         Raises:
             NotWritten: There was no space within `deliver_within`; the rows before stay on their way.

@@ -42,8 +42,8 @@ class Ack(NamedTuple):
     Args:
         partition: Where they are.
         position: Where the first of them is, if the cluster says so; the others are at the positions behind it, one
-            each. None from 0.7, whose brokers do not say where a record is (and count bytes); with `acks=0`; and where
-            a broker only says that it had the records from an earlier attempt.
+            each. They are None from 0.7, whose brokers do not say where a record is (and count bytes); with `acks=0`;
+            and where a broker only says that it had the records from an earlier attempt.
         records: How many.
         confirmed: The broker has acknowledged them; in 0.7: it has appended what it accepts, which is neither flushed
             to disk nor visible to consumers yet. False: they were handed to the network (`acks=0`).
@@ -116,7 +116,7 @@ class Acks:
 class Failures:
     """Failed records without a waiting caller: those of `put` and `try_put`, and of cancelled `send`s.
 
-    Iterating looks at them; `take` hands them over. What is still here when the producer exits is part of its
+    Iterating looks at them; `take` hands them over. Records that are still here when the producer exits are part of its
     Undelivered. The first 10,000 are kept, as long as they fit into `max_bytes`; `more` counts the rest.
 
     Args:

@@ -140,7 +140,7 @@ class Sender:
             self._host.fail(error)
         finally:
             self._draining = False
-        # `run` sleeps until `_wakes_at`. What was appended meanwhile, or a back-off that began, is due before.
+        # `run` sleeps until `_wakes_at`. A record appended meanwhile, or a back-off that began, may be due before.
         if at is not None and (self._wakes_at is None or at < self._wakes_at):
             self.wake()
 

@@ -53,7 +53,7 @@ class RecordValidator:
         self._record_overhead, self._record_size = dispatcher.accumulator.record_overhead, driver.record_size
         self._unchecked_size = min(max_message_bytes, max_record)
         self.unchecked_value = self._unchecked_size - self._record_overhead
-        """A value of at most so many bytes is never too large."""
+        """A value of at most this many bytes is never too large."""
 
     def validate(
         self,

@@ -52,13 +52,13 @@ class Cursor:
     """One partition.
 
     Args:
-        partition: Which.
+        partition: The partition.
         start: Where to begin; anything but a position is resolved by the broker.
         skip: With a position: how many messages of the wrapper there were delivered before (`ExactPosition.inner`).
         until: Where to end, or None: before the first message from there on, except `until_inner` of a wrapper there.
         until_inner: See `ExactPosition.inner`.
-        stream: Which of a consumer's streams delivers it.
-        topic_id: Of the topic that `start` is a position in (`RoutingTable.topic_id`); None: not known.
+        stream: The number of the consumer's stream that delivers it.
+        topic_id: The id of the topic that `start` is a position in (`RoutingTable.topic_id`); None: not known.
     """
 
     __slots__ = (
@@ -301,8 +301,8 @@ class Cursor:
 
     def compare_topic(self, topic_id: bytes, reset: PositionSpec | None) -> TopicRecreated | None:
         """Compare its topic with the one that brokers have now. If that is another one its position is out of range:
-        continue at `reset`, or fail. What is queued is delivered first; a fetch in flight no longer matters, for it may
-        bring records of either log. Returns the error then."""
+        continue at `reset`, or fail. Rows in the queue are delivered first; a fetch in flight no longer matters, for it
+        may bring records of either log. Returns the error then."""
         if not isinstance(self.start, int):
             return None  # it is yet to be asked for
         known = self.topic_id = self.topic_id or topic_id
@@ -425,8 +425,8 @@ class Cursor:
         columns, error, position = decoder.take(), decoder.error, decoder.position
         if decoder.skipped != self._skipped_before:
             self._note_skipped(decoder)
-        again = error is not None and had_tail and self._retried_at != position
-        if again:  # messages decoded from the broken entry itself, a wrapper, will be fetched again
+        fetch_again = error is not None and had_tail and self._retried_at != position
+        if fetch_again:  # messages decoded from the broken entry itself, a wrapper, will be fetched again
             columns = columns.slice(0, bisect_left(columns.positions, position))
         tail = decoder.pending_bytes
         if len(columns):
@@ -435,7 +435,7 @@ class Cursor:
         self._next = position
         if self._range.until is not None and self._end_if_reached(position):  # damage after `until` does not matter
             return
-        if again:
+        if fetch_again:
             self._retried_at = position
             decoder.reset(position)
             tail = decoder.pending_bytes

@@ -66,7 +66,7 @@ class DeliveredSpan:
         return self._progress.counts and self.complete
 
     def abandon(self) -> None:
-        """End its processing. What was reached stays done; nothing after it can be committed."""
+        """End its processing. Records up to the one reached stay done; no later one can be committed."""
         self._close()
 
     def _close(self) -> bool:
@@ -81,10 +81,10 @@ class PartitionProgress:
     """Progress of one assigned partition, and whether marks still count (`core.states.OWNERSHIP`).
 
     Args:
-        position: Where delivery starts; everything before it counts as processed. None: not known yet.
+        position: Where delivery starts; everything before it counts as processed. It is None until that is known.
         committed: The position that is stored now; None: there is none, or a commit of unknown outcome may have
             replaced it.
-        topic_id: Of the topic that these are positions in; None: not known.
+        topic_id: The id of the topic that these are positions in, or None while it is not known.
     """
 
     __slots__ = (
@@ -170,7 +170,8 @@ class PartitionProgress:
 
     def restart(self, position: Position | None, topic_id: bytes | None = None) -> PartitionProgress:
         """Return the progress of the same partition from another position (seek, reset), in this topic. Marks for
-        records delivered before no longer count. What was stored for a log that is gone may be gone with it."""
+        records delivered before no longer count. A position that was stored for a log that is gone may be gone with
+        it."""
         self.apply(OwnershipEvent.MOVE)
         return PartitionProgress(position, None if self.log_gone else self.committed, topic_id)
 

@@ -27,7 +27,7 @@ class QuotaShare:
 
     def __init__(self) -> None:
         self.quota: StreamQuota | None = None
-        """What its memory counts against; None until a broker that serves it is known."""
+        """The quota that its memory counts against; None until a broker that serves it is known."""
         self.is_queued = False
         """It is queued for delivery."""
         self.is_active = False
@@ -35,7 +35,7 @@ class QuotaShare:
         self.has_more = False
         """Its last response was as long as it could be."""
         self.counted_memory = 0
-        """What it held when it was counted last (bytes)."""
+        """The memory it held when it was counted last (bytes)."""
         self._budget: ReadAheadBudget | None = None
         self._own_expansion: float | None = None
         self._max_wanted: int | None = None
@@ -119,7 +119,7 @@ class QuotaShare:
         return own if own is not None or quota is None else quota.expansion
 
     def wanted_bytes(self, held: int) -> int:
-        """Return how many bytes it may request, as far as its own share goes, while it holds so much (bytes)."""
+        """Return how many bytes it may request, as far as its own share goes, while it holds `held` bytes of memory."""
         budget, quota = self._budget, self.quota
         assert budget is not None
         limits = budget.limits
@@ -138,7 +138,7 @@ class QuotaShare:
             self._set_has_more(is_full)
 
     def observe_expansion(self, memory: int, used: int) -> None:
-        """Remember that so many bytes of the log became so much memory."""
+        """Remember how much memory a number of bytes of the log became."""
         if memory and used > 0:
             self._own_expansion = expansion = memory / (used if used > MIN_OBSERVED_BYTES else MIN_OBSERVED_BYTES)
             if self.quota is not None:

@@ -97,11 +97,11 @@ def bytes_to_request(held: int, observed: float | None, share: int, limits: Read
 
     Args:
         held: Memory of its records not yet delivered and of a partial message (bytes).
-        observed: Memory that one fetched byte recently became (compression, per-record overhead). None: nothing was
-            fetched yet, so the first request is a small one.
+        observed: Memory that one fetched byte recently became (compression, per-record overhead). It is None before the
+            first fetch, which is a small one.
         share: Memory it may hold (bytes).
         limits: Bounds of a fetch.
-        usual: What it requests if nothing limits it (bytes).
+        usual: The bytes it requests if nothing limits it.
     """
     if observed is None:
         usual = limits.first_fetch_bytes
@@ -131,7 +131,7 @@ class ReadAheadBudget:
     def partitions(self, count: int) -> None:
         self._partitions = count
         self.share = max(self.limits.read_ahead_bytes // max(1, count), self.min_share_bytes)
-        """What one partition may hold (bytes)."""
+        """The memory that one partition may hold (bytes)."""
 
     def allowance(self, partitions: int) -> int:
         """Return what this many of the partitions may hold together (bytes)."""

@@ -51,7 +51,7 @@ class RowQueue:
         self._others: deque[tuple[Columns, int]] | None = None
         self.rows = 0
         self.memory = 0
-        """What the rows hold (bytes)."""
+        """The memory of the rows (bytes)."""
         self.first_row_at = 0.0
         """When the first row began to wait."""
 

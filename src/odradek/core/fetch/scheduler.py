@@ -58,7 +58,7 @@ class FetchPolicy:
 
 
 class SchedulerCallbacks(NamedTuple):
-    """Callbacks of a scheduler. None of them may call back into it.
+    """Callbacks of a scheduler. They must not call back into it.
 
     Args:
         work: There may be something to fetch.
@@ -176,7 +176,7 @@ class FetchScheduler:
         before again once a response shows that the broker is near.
 
         Args:
-            fetches: Those of the request, which was no long poll.
+            fetches: The fetches of the request, which was no long poll.
             seconds: From the request to the whole response (s).
         """
         self._responses += 1
@@ -207,16 +207,17 @@ class FetchScheduler:
         """Add fetches of one quota, of `max_bytes` together or a little more. Return how many bytes."""
         quota.refresh()
         ready, total = quota.ready, 0
-        with_more = (quota.with_more + 1) // 2  # the rest is for the next fetch, which is sent at the same time
+        # Half of the partitions with more: the rest is for the next fetch, which is sent at the same time.
+        allowed = (quota.partitions_with_more + 1) // 2
         while ready and total < max_bytes and (not quota.full or quota.try_unblock()):
             cursor = next(iter(ready))
             if size := self._wanted_bytes(cursor, quota):
-                if cursor.share.has_more and not with_more:
+                if cursor.share.has_more and not allowed:
                     break
                 if not (size := quota.grant(size, cursor.share.expansion)):
                     self.callbacks.available()
                     break
-                with_more -= cursor.share.has_more
+                allowed -= cursor.share.has_more
                 total += size
                 fetches.append(cursor.send(size, quota))
             del ready[cursor]

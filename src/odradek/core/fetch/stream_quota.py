@@ -19,14 +19,15 @@ class StreamQuota:
     """Quota of the partitions of one broker that one stream delivers, with the queue of those waiting to be fetched.
 
     `held` and `reserved` are bytes of memory: what is buffered, and what requests in flight are expected to become.
-    `deliverable` partitions are queued for delivery, `active` ones may still get something, `with_more` ones had a full
-    response last time, and `pending_decompress` groups of responses wait for space to be decompressed. `full`: the last
-    partition that wanted to request found no space. Nobody but the quota writes these; each event changes:
+    `deliverable` partitions are queued for delivery, and `active` ones may still get something. The last response of
+    `partitions_with_more` was full. `pending_decompress` groups of responses wait for space to be decompressed. `full`
+    means that the last partition that wanted to request found no space. Nobody but the quota writes these; each event
+    changes:
 
-        joined, left            +, - active, deliverable, with_more, held: what the share counts for
+        joined, left            +, - active, deliverable, partitions_with_more, held: what the share counts for
         activated, ended        +, - active
         dequeued                - deliverable
-        has_more, has_no_more   +, - with_more
+        has_more, has_no_more   +, - partitions_with_more
         recounted               + held, and deliverable if it was queued; it may end `full` (`freed`)
         reserve, released       +, - reserved, for each fetch once, whoever waits for its result
         decompress_waits, _ends +, - pending_decompress
@@ -39,13 +40,14 @@ class StreamQuota:
         self.ready: OrderedDict[Cursor, None] = OrderedDict()
         """Cursors that wait to be fetched. One that is not READY any more, or counts elsewhere, is ignored."""
         self.allowance = 0
-        """What they may hold together, as of `refresh` (bytes)."""
-        self.active = self.held = self.reserved = self.deliverable = self.with_more = self.pending_decompress = 0
+        """The memory they may hold together, as of `refresh` (bytes)."""
+        self.active = self.deliverable = self.partitions_with_more = 0
+        self.held = self.reserved = self.pending_decompress = 0
         self.full = False
         self.expansion: float | None = None
         """The expansion to expect of a partition of which nothing was fetched yet."""
         self.fetch_bytes = budget.limits.usual_fetch_bytes
-        """What a partition requests if its share allows it (bytes)."""
+        """The bytes a partition requests if its share allows it."""
 
     # ---- what happens to its partitions ----
 
@@ -54,13 +56,13 @@ class StreamQuota:
         self._count_share(share, 1)
 
     def left(self, share: QuotaShare) -> None:
-        """Count a partition no more. What its fetch has reserved stays so until `released`."""
+        """Count a partition no more. The memory that its fetch has reserved stays reserved until `released`."""
         self._count_share(share, -1)
 
     def _count_share(self, share: QuotaShare, sign: int) -> None:
         self.held += sign * share.counted_memory
         self.deliverable += sign * share.is_queued
-        self.with_more += sign * share.has_more
+        self.partitions_with_more += sign * share.has_more
         self.active += sign * share.is_active
 
     def activated(self) -> None:
@@ -77,11 +79,11 @@ class StreamQuota:
 
     def has_more(self) -> None:
         """Note that the last response of a partition was full, and that of before was not."""
-        self.with_more += 1
+        self.partitions_with_more += 1
 
     def has_no_more(self) -> None:
         """Note that the last response of a partition was not full, and that of before was."""
-        self.with_more -= 1
+        self.partitions_with_more -= 1
 
     def recounted(self, change: int, queued: bool) -> None:
         """Note by how many bytes what a partition holds has changed, and whether it was queued for delivery just now.
@@ -130,8 +132,8 @@ class StreamQuota:
         self.reserved += memory
 
     def released(self, memory: int) -> None:
-        """End what `reserve` began: the result is there, or will never be. Those who wait for memory are woken by the
-        count that follows (`recounted`, `freed`)."""
+        """End what `reserve` began: the result is there, or will never be. The count that follows wakes the tasks that
+        wait for memory (`recounted`, `freed`)."""
         self.reserved -= memory
 
     def block(self) -> None:

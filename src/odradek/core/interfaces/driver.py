@@ -157,7 +157,7 @@ class BrokerClient(Protocol):
             max_message_bytes: As `encode`.
 
         Returns:
-            None: These batches must be encoded one by one, and then sent with `produce`; nothing was queued.
+            None if these batches must be encoded one by one, and then sent with `produce`; nothing was queued.
 
         Raises:
             LocalProtocolError, Closed: Nothing was queued.
@@ -174,7 +174,7 @@ class BrokerClient(Protocol):
             fetches: At most one for each partition.
             max_wait: How long the broker may wait until it has `min_bytes` (s). It delays later requests of the same
                 connection. Ignored where `ProtocolDriver.long_poll` is False.
-            min_bytes: What the broker waits for, all partitions together (bytes).
+            min_bytes: The bytes that the broker waits for, all partitions together.
 
         Raises:
             TransportError, DeadlineError, RemoteProtocolError: No response; what the decoders were fed stays.
@@ -188,8 +188,8 @@ class BrokerClient(Protocol):
         segment not after it, begins at EARLIEST.
 
         Args:
-            partition: Which.
-            at: What to look for.
+            partition: The partition.
+            at: The time, or EARLIEST or LATEST.
             read_committed: LATEST is the end of what consumers of this isolation may read, where there are
                 transactions: `PartitionFetch.last_stable`.
         """
@@ -243,7 +243,7 @@ class ProtocolDriver(Protocol):
 
     @property
     def logs(self) -> LogAccess:
-        """The logs of the cluster as wholes. What it says without `await` holds for a closed driver, too."""
+        """The logs of the cluster as wholes. Its methods without `await` work on a closed driver, too."""
         ...
 
     def refusal_policy(self) -> RefusalPolicy:
@@ -295,5 +295,6 @@ class ProtocolDriver(Protocol):
         ...
 
     def admin(self) -> ClusterAdmin:
-        """Return the administration of this cluster. What the cluster has no request for raises Unsupported."""
+        """Return the administration of this cluster. Its methods raise Unsupported where the cluster has no request for
+        them."""
         ...

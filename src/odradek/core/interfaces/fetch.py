@@ -17,7 +17,7 @@ class DecoderOptions:
 
     Args:
         max_message_bytes: A message (its whole entry) larger than this raises MessageTooLarge.
-        max_decompressed_bytes: What one compressed wrapper may grow to, all nesting levels together.
+        max_decompressed_bytes: Maximum size of one compressed wrapper when decompressed, all nesting levels together.
         corrupt: `fail` ends the partition with CorruptMessage; `skip` leaves the message out and reports it;
             `raw` hands the undecoded entry over as a record named in `Columns.corrupt`.
         defer_decompression: Leave compressed messages to `LogDecoder.decompress_deferred`.

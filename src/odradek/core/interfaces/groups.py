@@ -23,7 +23,8 @@ class Subscription:
         streams: Streams for include/exclude.
         consumer_id: A fixed id; None makes a unique one.
         assignors: Names of the assignors the member supports, the preferred one first; None: the driver's choice.
-        group_protocol: Who assigns: `consumer`: the brokers, `classic`: a member; None: the brokers where they can.
+        group_protocol: The protocol: with `consumer` the brokers assign, with `classic` a member does; None: the
+            brokers where they can.
         commit_metadata: Text to be stored with every committed position.
         revoke_within: Longest time that `RebalanceListener.revoke` takes, without its commit (s).
         max_blocked_s: How long the member stays in its group while its event loop is blocked (s); 0: as long as the

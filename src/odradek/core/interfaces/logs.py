@@ -11,7 +11,8 @@ __all__ = ["BYTES", "RECORDS", "Extent", "Extents", "LogAccess", "PositionUnit",
 
 
 class PositionUnit(NamedTuple):
-    """A unit of positions. Exact: messages begin there. Otherwise any is a boundary, and not each has a message."""
+    """A unit of positions. If it is exact, a message begins at each valid position. Otherwise every position is a
+    boundary, and some have no message."""
 
     name: str
     min_split: int  # ranges are not divided into smaller pieces
@@ -77,7 +78,7 @@ class LogAccess(Protocol):
         """Return the extents of logs; those that no live broker serves are left out.
 
         Args:
-            partitions: Which.
+            partitions: The partitions.
             read_committed: A log ends where what consumers of this isolation may read ends.
         """
         ...

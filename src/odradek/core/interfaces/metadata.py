@@ -43,7 +43,7 @@ class RoutingTable(Protocol):
 
     def topic_id(self, topic: str) -> bytes | None:
         """Return what tells a topic from another one of the same name: it changes when the topic is deleted and made
-        again. None: the topic is not known, or the brokers have no ids (before 2.8)."""
+        again. It is None if the topic is not known, or the brokers have no ids (before 2.8)."""
         ...
 
 

@@ -54,7 +54,7 @@ class ProducerIdentity(NamedTuple):
     Args:
         producer_id: The id.
         epoch: The epoch.
-        transactional_id: What the producer writes is part of transactions of this id.
+        transactional_id: The id of the transactions that all records of the producer are part of.
         transactions_v2: They follow the second protocol (KIP-890).
     """
 
@@ -97,11 +97,11 @@ class PartitionBatch:
         records: Any sequence, also an `engine.PackedBytes`; an item of type `bytes` is a record that is only this
             value. It does not change once the batch has been encoded.
         compression: Name of the compression, or `none`.
-        encoded: What `BrokerClient.encode` made of the records: bytes that every attempt sends unchanged.
+        encoded: The bytes that `BrokerClient.encode` made of the records; every attempt sends them unchanged.
         isolate_with: The most batches that may share a request with it, itself included, while nothing else is in
             flight to that broker; 0: no restriction. Set by a `RefusalPolicy`, as is `refusals`.
         refusals: How often the broker closed the connection on this batch when it was alone.
-        stamp: What `ProducerSequences` identifies the batch with; None: nothing does.
+        stamp: The identity that `ProducerSequences` gave the batch, or None.
         encoded_stamp: The stamp that is part of `encoded`.
         may_be_written: An earlier attempt may have been applied. From then on the batch is neither moved nor divided,
             and keeps its stamp.
@@ -148,7 +148,7 @@ class RefusalPolicy(Protocol):
         """Set `isolate_with` of the batches that have to be sent apart from others from now on.
 
         Args:
-            batches: Those of one request, which is to be sent again.
+            batches: The batches of one request, which is to be sent again.
             error: How it failed.
             answered: The batches were isolated, and the broker had answered on that connection right before them.
 

@@ -13,7 +13,7 @@ def broker_error(code: int, context: str) -> BrokerError:
 
     Args:
         code: The number on the wire; an unknown one keeps its number.
-        context: What was requested, and the broker's own text if there is one.
+        context: The request, and the broker's own text if there is one.
     """
     error = ErrorCode(code)
     return BrokerError(

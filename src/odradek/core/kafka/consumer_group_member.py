@@ -323,8 +323,8 @@ class ConsumerGroupMember(BaseMember[ConsumerGroupState, ConsumerGroupEvent]):
         if self._target is None or self.state is not _S.STABLE:
             return  # the step in progress ends with another call
         # The coordinator gives a partition to its next member only after a heartbeat without it (KIP-848), and that one
-        # waits for the user, who may have to commit first. What is new is taken afterwards: a heartbeat that names it
-        # acknowledges the whole target.
+        # waits for the user, who may have to commit first. The member takes new partitions afterwards: a heartbeat that
+        # names them acknowledges the whole target.
         wanted = self._wanted()
         if self.owned - wanted:
             self._go(_E.REVOKE)

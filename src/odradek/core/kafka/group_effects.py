@@ -63,7 +63,7 @@ class Lost:
 
     Args:
         partitions: The partitions.
-        reason: What has happened, for the log.
+        reason: The event, for the log.
     """
 
     partitions: frozenset[TopicPartition]

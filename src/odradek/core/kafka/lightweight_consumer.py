@@ -130,7 +130,7 @@ class Released:
 
     Args:
         classic: Requests and responses of classic groups (from 0.9 on).
-        consumer_group: Those of KIP-848 (from 4.0 on).
+        consumer_group: The requests are those of KIP-848 (from 4.0 on).
     """
 
     classic: str
@@ -236,7 +236,7 @@ class LightweightConsumer:
         return self._after(_E.OFFSETS_WANTED)
 
     def stop_fetchers(self) -> tuple[Action, ...]:
-        """Stop, and send the consumed offsets. What was fetched and not consumed is fetched again later."""
+        """Stop, and send the consumed offsets. Records that were fetched and not consumed are fetched again later."""
         self.partitions = {
             where: replace(info, fetched_offset=info.consumed_offset) for where, info in self.partitions.items()
         }
@@ -299,8 +299,8 @@ def event_of(effect: Effect) -> LightweightConsumerEvent | None:
 class LightweightTrace:
     """The states of the document that a member of a classic group goes through.
 
-    Call it with each request that got a response or failed, and with each effect, in their order. What has no
-    counterpart in the document is left out, such as a heartbeat that changes nothing.
+    Call it with each request that got a response or failed, and with each effect, in their order. Events without a
+    counterpart in the document are left out, such as a heartbeat that changes nothing.
 
     Args:
         unknown_brokers: The addresses that the client begins with, `host:port`.

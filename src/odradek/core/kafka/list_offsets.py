@@ -36,8 +36,8 @@ def list_offsets_request(
     """Return the request for one partition.
 
     Args:
-        partition: Which.
-        at: What to look for.
+        partition: The partition.
+        at: The time, or EARLIEST or LATEST.
         count: Most positions to return, where the broker returns several (before 0.10.1).
         leader_epoch: The epoch of the leader as this client knows it; -1 fences nothing.
         read_committed: LATEST is the end of what consumers of this isolation may read.

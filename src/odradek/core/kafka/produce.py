@@ -55,8 +55,9 @@ def encode_into(batch: PartitionBatch, versions: BrokerVersions, max_message_byt
 
     Args:
         batch: The records, and how they are compressed.
-        versions: What the broker can do.
-        max_message_bytes: What the broker accepts as one message: the whole batch where that is the unit (bytes).
+        versions: The versions of the broker.
+        max_message_bytes: Maximum size of one message that the broker accepts: of the whole batch where that is the
+            unit (bytes).
         now_ms: The timestamp of records without one (ms since the epoch).
 
     Raises:
@@ -152,8 +153,8 @@ def read_produce(
 
     Args:
         response: The response.
-        batches: Those of the request.
-        address: Of the broker, for errors.
+        batches: The batches of the request.
+        address: The broker's address, for errors.
         topic_ids: As they were requested.
         on_leader: Called with an answer that names another leader (KIP-951).
     """

@@ -215,9 +215,9 @@ class IdempotentProducer:
             return (), ()
         abandoned = 0
         for index, stamp in enumerate(state.pending, 1):
-            doubtful = may_be_written(stamp)
-            state.in_doubt |= doubtful
-            if doubtful or state.before(stamp.base_sequence) > state.before(state.expected):
+            maybe_written = may_be_written(stamp)
+            state.in_doubt |= maybe_written
+            if maybe_written or state.before(stamp.base_sequence) > state.before(state.expected):
                 abandoned = index
         stamps, state.pending = state.pending, []
         self._continue(partition, state)

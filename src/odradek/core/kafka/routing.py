@@ -168,8 +168,8 @@ class KafkaRoutingTable:
 
         Args:
             response: The response.
-            asked: The requested topics; others stay unchanged. None if all were requested: topics missing from the
-                response do not exist.
+            asked: The requested topics; others stay unchanged. It is None if all were requested: topics missing from
+                the response do not exist.
             leader_epochs: The leader epochs of its version are reliable (`BrokerVersions.has_leader_epochs`): others
                 are not taken, because leaders would refuse every request with an old one.
 

@@ -17,7 +17,7 @@ class RoutingSnapshot:
 
     Args:
         version: Grows with every change.
-        state: What the cluster reported.
+        state: The report of the cluster.
     """
 
     def __init__(self, version: int = 0, state: KafkaRoutingTable | None = None) -> None:

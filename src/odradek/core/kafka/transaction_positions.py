@@ -38,7 +38,7 @@ class TransactionPositions:
         """Note that it has ended.
 
         Args:
-            committed: What is committed for certain; empty if it was aborted, or nobody knows.
+            committed: The positions that are certainly committed: none if it was aborted, or its outcome is not known.
             now: The time (s).
         """
         self.open -= 1

@@ -62,7 +62,7 @@ class Outgoing:
     """A request to send.
 
     Args:
-        request: What to send.
+        request: The request.
         destination: The broker to send it to.
         node_id: The broker id of the coordinator; -1 for any broker.
         transactions_v2: Whether versions of the second protocol may be chosen for it.
@@ -313,7 +313,7 @@ class Transactions:
         return response.error_code
 
     def _read_partitions(self, response: AddPartitionsToTxnResponse) -> int:
-        """Apply the result of each partition. Those with a passing error are requested again."""
+        """Apply the result of each partition. Partitions with a passing error are requested again."""
         worst = 0
         for topic in response.results_by_topic_v3_and_below:
             for result in topic.results_by_partition:

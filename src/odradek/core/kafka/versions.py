@@ -166,7 +166,7 @@ class BrokerVersions:
         Args:
             api: The type of the request.
             topic_ids: The ids of the topics in it, all zero where one is not known: versions that name topics by id
-                are used if all are known. None: they are not used.
+                are used if all are known. With None they are not used.
             transactions_v2: True inside a transaction under the protocol of KIP-890.
 
         Raises:

@@ -1,7 +1,7 @@
 """Records on their way out: batches per partition, and when a broker's next request is due.
 
-Pure: the clock is an argument (`now`, seconds, any origin), and so is randomness (`randrange`). What has to be done
-outside is returned: `append` returns the brokers that became due, outcomes come as `Effects`. The rules:
+Pure: the clock is an argument (`now`, seconds, any origin), and so is randomness (`randrange`). The accumulator returns
+    what its caller has to do: `append` returns the brokers that became due, outcomes come as `Effects`. The rules:
 
 - A batch grows until it is full or its first record is `latency` old; then a request takes the oldest batch of every
   partition of that broker (MULTIPRODUCE), up to `request_bytes`. If nothing is in flight to a broker, it is sent
@@ -60,8 +60,8 @@ class Accumulator:
         partitioner: Returns an index, or None (no preference), for a record.
         randrange: Randomness, for records without preference.
         record_size: Bytes of a record on the wire.
-        table: Who serves what now.
-        refusals: What a lost request says about its batches.
+        table: The leaders of partitions now.
+        refusals: The policy for batches of lost requests.
         sequences: Identifies batches, if the producer is idempotent.
         numbers_by_broker: See `LogAccess.names_brokers`.
 
@@ -123,12 +123,12 @@ class Accumulator:
             size: Its bytes on the wire.
             record: The record.
             partition: Where it has to go, if its sender said so.
-            waiter: Who waits for its outcome.
+            waiter: The caller that waits for its outcome.
             now: The time (s).
 
         Returns:
             The brokers that became due: a first batch began, one is full, or the first of the records has a waiter.
-            None: The buffer has no space; nothing was appended.
+            None if the buffer has no space; nothing was appended.
 
         Raises:
             ConfigError: The partitioner chose a partition that does not exist; nothing was appended. So it is with
@@ -216,7 +216,8 @@ class Accumulator:
         end, size = fit(values, start, stop, self._batch_bytes - batch.size, entry, max_record)
         if end == start:  # larger than a batch: it travels alone
             end, size = fit(values, start, start + 1, self._buffer_bytes, entry, max_record)
-        # What fits into the batch may not fit into the buffer, where each record takes more than its bytes on the wire.
+        # Records that fit into the batch may not fit into the buffer, where each record takes more than its bytes on
+        # the wire.
         space = self._buffer_bytes - self.live.buffered_bytes
         if size + (entry + overhead) * (end - start) > space:
             end, size = fit(values, start, end, space, entry + overhead, max_record)
@@ -242,7 +243,7 @@ class Accumulator:
     # ---- outcomes ------------------------------------------------------------------------------------------
 
     def complete(self, request: BrokerProduceRequest, results: Sequence[PartitionResult] | None) -> Effects:
-        """Take in the broker's answer: one result per batch, in order, or None: it has them all. A batch whose error is
+        """Handle the broker's answer: one result per batch, in order, or None: it has them all. A batch whose error is
         retriable is sent again; all others are finished."""
         self._router.broker(request.broker).remove(request)
         if results is None:
@@ -294,7 +295,7 @@ class Accumulator:
             batch.queue.take_back([batch])
 
     def retry(self, request: BrokerProduceRequest, error: OdradekError, *, answered: bool = False) -> Effects:
-        """Take in that a request failed as a whole; `error.sent` says whether it may have been applied. Its batches are
+        """Handle a request that failed as a whole; `error.sent` says whether it may have been applied. Its batches are
         sent again, except those whose time is over and those that the refusal policy gives up, and none if trying again
         cannot help.
 
@@ -376,8 +377,8 @@ class Accumulator:
 
     def _regroup(self, queue: PartitionQueue) -> None:
         """Queue batches again that came back, once nothing of their partition is in flight that may come back too."""
-        # Of batches 1, 2 and 3 in flight, 2 came back, and 1 and 3 may come back as well: sent now, 2 might be written
-        # before 1 or behind 3. With sequences the broker refuses 3 until it has 2, so that it comes back
+        # Batches 1, 2 and 3 were in flight, 2 came back, and 1 and 3 may come back as well: sent now, 2 might be
+        # written before 1 or behind 3. With sequences the broker refuses 3 until it has 2, so that it comes back
         # (OUT_OF_ORDER_SEQUENCE_NUMBER). They are sorted by age when the last one has a result.
         if queue.in_flight and not self.limits.reorder:
             queue.offer()
@@ -407,7 +408,7 @@ class Accumulator:
         return topic
 
     def learned(self, topic: TopicQueues) -> Effects:
-        """Take in that the routing table has this topic; before, it could only guess."""
+        """Follow the routing table, which has this topic now; before, partitions were only guessed."""
         topic.known, topic.why = True, "no live broker has it"
         self._router.route_topic(topic)
         return self.effects()

@@ -37,8 +37,8 @@ PACKED_OVERHEAD_BYTES = 8
 """The same for a record in a `PackedBytes`: its offset."""
 
 FEW_RECORDS = 64
-"""Batches of so many records, on average, are encoded together: for larger ones, what a batch costs is little beside
-what its records cost, and joining their bytes would be one more copy of each."""
+"""Batches of at most this many records, on average, are encoded together: for larger ones, what a batch costs is little
+beside what its records cost, and joining their bytes would be one more copy of each."""
 
 
 def as_record(record: bytes | ProducerRecord) -> ProducerRecord:
@@ -104,8 +104,8 @@ class ProduceBatch(PartitionBatch):
         waiter_runs: `[start, stop, waiter]` in order: which rows have a caller waiting for them. A list once one has.
         size: Bytes on the wire, uncompressed.
         state: See `BatchState`.
-        waits_in: Queue of its broker in which it waits to be sent, if it is the next of its partition.
-        left_behind: It has been withdrawn from such a queue, which may still have it, or waits in two of them.
+        waiting_queue: Queue of its broker in which it waits to be sent, if it is the next of its partition.
+        in_former_queue: It has been withdrawn from such a queue, which may still have it, or waits in two of them.
         request: The request it is in flight with, also after it was finished meanwhile.
         attempts: How often it was sent.
         overdue: Its time ran out while it was in flight; the outcome of that request is final.
@@ -119,8 +119,8 @@ class ProduceBatch(PartitionBatch):
         "created_at",
         "error",
         "explicit_partition",
+        "in_former_queue",
         "last_error",
-        "left_behind",
         "overdue",
         "queue",
         "request",
@@ -129,7 +129,7 @@ class ProduceBatch(PartitionBatch):
         "size",
         "state",
         "waiter_runs",
-        "waits_in",
+        "waiting_queue",
     )
 
     def __init__(self, queue: PartitionQueue, sequence: int, created_at: float, explicit_partition: bool) -> None:
@@ -139,14 +139,14 @@ class ProduceBatch(PartitionBatch):
         self.attempts = self.isolate_with = self.refusals = self.size = 0
         self.encoded = self.stamp = self.encoded_stamp = None
         self.state = BatchState.QUEUED
-        self.left_behind = self.may_be_written = self.overdue = False
+        self.in_former_queue = self.may_be_written = self.overdue = False
         self.error: DeliveryError | None = None
         self.last_error: OdradekError | None = None
         self.records: Any = []  # list[bytes | ProducerRecord] | PackedBytes
         self.request: BrokerProduceRequest | None = None
         self.result: PartitionResult | None = None
         self.waiter_runs: list[list[Any]] | tuple[()] = ()
-        self.waits_in: deque[ProduceBatch] | None = None
+        self.waiting_queue: deque[ProduceBatch] | None = None
 
     def begin_again(self, queue: PartitionQueue, sequence: int, created_at: float, explicit_partition: bool) -> None:
         """Make a batch that may be used again (`LiveBatches.reuse`) equal to a new one."""
@@ -171,17 +171,17 @@ class ProduceBatch(PartitionBatch):
 
     def wait_in(self, waiting: deque[ProduceBatch]) -> None:
         """Note in which queue of its broker it waits. One it was in before still has it, and drops it at the front."""
-        self.left_behind = self.left_behind or self.waits_in is not None
-        self.waits_in = waiting
+        self.in_former_queue = self.in_former_queue or self.waiting_queue is not None
+        self.waiting_queue = waiting
 
     def withdraw(self) -> None:
         """Note that it waits in no queue of a broker any more, although that queue still has it."""
-        self.waits_in, self.left_behind = None, True
+        self.waiting_queue, self.in_former_queue = None, True
 
     def send(self, request: BrokerProduceRequest) -> None:
         """Note the request that takes it."""
         self.state = _next_state[self.state, _SEND]
-        self.request, self.waits_in = request, None
+        self.request, self.waiting_queue = request, None
         self.attempts += 1
 
     def answer(self) -> None:
@@ -194,7 +194,7 @@ class ProduceBatch(PartitionBatch):
         self.attempts -= 1
 
     def note_failure(self, error: OdradekError) -> None:
-        """Note how an attempt failed. What may be written stays so, whatever becomes of later attempts."""
+        """Note how an attempt failed. A batch that may be written remains so, whatever becomes of later attempts."""
         self.last_error = error
         self.may_be_written = self.may_be_written or error.sent
 

@@ -1,10 +1,11 @@
 """The batches that wait for one broker, when its next request is due, and its requests in flight.
 
 Nothing here looks at more partitions than it sends: the first batch of each waits here, ordered by age. A batch that
-is withdrawn stays where it is and is dropped when it comes to the front, which `ProduceBatch.waits_in` tells.
+is withdrawn stays where it is and is dropped when it comes to the front, which `ProduceBatch.waiting_queue` tells.
 
-What is sent without waiting takes along everything. What has waited for its `latency`, or is full, takes along only
-what has waited nearly as long: with many partitions, whose batches have few records, the younger ones still fill.
+A batch that is sent without waiting takes along all others. A batch that has waited for its `latency`, or is full,
+takes along only batches that have waited nearly as long: with many partitions, whose batches have few records, the
+younger ones still fill.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ __all__ = ["MAX_REQUEST_PARTITIONS", "BrokerQueue"]
 MAX_REQUEST_PARTITIONS = 10_000
 """Maximum partitions in one request: 0.7 counts them in a signed i16 (specification 1.1)."""
 
-TAKEN_ALONG = 0.75
-"""Share of its latency that a batch must have waited to be taken along by another. If all batches were, keys over 1,000
-partitions would leave fewer records for each; if none were, there would be a request for every batch."""
+SEND_EARLY_FRACTION = 0.75
+"""Share of its latency that a batch must have waited to be sent early, with another that is due. If all batches were
+sent early, each would have fewer records, with keys over 1,000 partitions; if none were, every batch would be a
+request."""
 
 _by_age = attrgetter("sequence")
 
@@ -38,15 +40,15 @@ class BrokerQueue:
 
     Args:
         broker: Its id.
-        limits: Those of the accumulator.
+        limits: The limits of the accumulator.
         due: Brokers that became due: this one is added to them.
         sequences: Identifies batches, if the producer is idempotent.
 
     Attributes:
         waiting: Batches that take more records.
         closed: Batches that take none, so that they are due.
-        isolated: Batches that must be sent isolated. If these three are empty, nothing waits; the reverse need not be
-            true.
+        isolated: Batches that must be sent isolated. If these three are empty, no batch waits; if no batch waits, they
+            may still have withdrawn ones.
         in_flight: Requests without an outcome, oldest first.
         last_sent_at: When the last request was taken that was not isolated (s).
         has_waiters: A caller waits for the outcome of a record that is still here, or was: it need not wait for its
@@ -73,8 +75,8 @@ class BrokerQueue:
     # ---- batches in ----------------------------------------------------------------------------------------
 
     def offer(self, queue: PartitionQueue) -> None:
-        """Take in that the first batch of a partition is another one, or takes no more records. None of the partition
-        waits here while batches of it have yet to come back, unless `reorder`."""
+        """Follow a partition whose first batch is another one, or takes no more records. Its batches do not wait here
+        while earlier ones have yet to come back, unless `reorder`."""
         # Batches 1 and 2 are in flight, 1 comes back to be sent again, and 3 is queued: if 3 left now, it would be
         # written before 1. While `returned` has a batch, nothing is offered; `_regroup` does it once 2 has a result.
         head = queue.batches[0] if queue.batches and (self._limits.reorder or not queue.returned) else None
@@ -88,11 +90,11 @@ class BrokerQueue:
         if head is None:
             return
         waiting = self.isolated if head.isolate_with else self.waiting if queue.open is head else self.closed
-        if head.waits_in is waiting:
+        if head.waiting_queue is waiting:
             return
         # The broker becomes due when a batch is full, or when the oldest that still fills is another one: the first, or
         # one behind a withdrawn one. A batch behind another that waits is taken along, or becomes due after it.
-        if waiting is self.closed or not waiting or waiting[0].waits_in is not waiting:
+        if waiting is self.closed or not waiting or waiting[0].waiting_queue is not waiting:
             self._due[self.broker] = None
         elif head.sequence < waiting[-1].sequence:  # it comes back, or from a broker that led its partition before
             self._in_order = False
@@ -102,10 +104,10 @@ class BrokerQueue:
         queue.candidate = head
 
     def offer_newest(self, queue: PartitionQueue, batch: ProduceBatch) -> None:
-        """Take in the batch that was just opened, if it is the only one of its partition, and nothing keeps it from
+        """Queue the batch that was just opened, if it is the only one of its partition, and nothing keeps it from
         being sent: what `offer` does then, in less time."""
         waiting = self.waiting
-        if not waiting or waiting[0].waits_in is not waiting:
+        if not waiting or waiting[0].waiting_queue is not waiting:
             self._due[self.broker] = None
         waiting.append(batch)
         batch.wait_in(waiting)
@@ -170,7 +172,7 @@ class BrokerQueue:
         """Return the age of the youngest batches that are sent now, as the time they began (s); -inf: none is due."""
         if isolated:
             return -inf if self.in_flight else inf
-        aged = now - TAKEN_ALONG * self._limits.latency
+        aged = now - SEND_EARLY_FRACTION * self._limits.latency
         oldest = self._oldest(self.waiting)
         if oldest is not None and (due := self._due_at(oldest)) <= now:
             return inf if due == oldest.created_at else max(aged, oldest.created_at)
@@ -186,8 +188,8 @@ class BrokerQueue:
         return max(created_at, min(created_at, self.last_sent_at) + latency)
 
     def _fill(self, request: BrokerProduceRequest, isolated: bool, until: float) -> None:
-        """Move the oldest batches that may share a request, up to `request_bytes`, but at least one. Those that take
-        more records only if they began by then."""
+        """Move the oldest batches that may share a request, up to `request_bytes`, but at least one. Batches that take
+        more records are moved only if they began by then."""
         batches, sequences = request.batches, self._sequences
         most, left = MAX_REQUEST_PARTITIONS, self._limits.request_bytes
         queues = [queue for queue in (self.closed, self.waiting) if queue]
@@ -196,7 +198,7 @@ class BrokerQueue:
         for waiting in [self.isolated] if isolated else queues:
             while waiting and len(batches) < most:
                 batch = waiting[0]
-                if batch.waits_in is waiting:
+                if batch.waiting_queue is waiting:
                     most = min(most, batch.isolate_with) if batch.isolate_with else most
                     full = batches and (batch.size > left or len(batches) >= most)
                     if full or (batch.created_at > until and waiting is self.waiting):
@@ -219,7 +221,7 @@ class BrokerQueue:
             self._sort()
         while waiting:
             batch = waiting[0]
-            if batch.waits_in is waiting:
+            if batch.waiting_queue is waiting:
                 return batch
             waiting.popleft()
         return None

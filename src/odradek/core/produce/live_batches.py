@@ -20,7 +20,7 @@ class LiveBatches:
     """Batches from their first record to their outcome.
 
     Args:
-        limits: Those of the accumulator.
+        limits: The limits of the accumulator.
         record_size: Bytes of a record on the wire.
         sequences: Identifies batches, if the producer is idempotent.
 
@@ -59,18 +59,18 @@ class LiveBatches:
     # ---- beginning again -----------------------------------------------------------------------------------
 
     def reuse(self, batches: Iterable[ProduceBatch]) -> None:
-        """Take in that these batches have been reported.
+        """Forget these batches, which have been reported.
 
         With keys over many partitions a batch has a few records. The garbage collector visits every new object several
         times, which costs half of what a batch does; those it knows already cost it nothing. Only batches to which
         nothing can refer any more are used again: those that were written at the first attempt, in time, and that no
-        queue of a broker may still have (`left_behind`)."""
+        queue of a broker may still have (`in_former_queue`)."""
         reusable = self.reusable
         for batch in batches:
             if (
                 batch.attempts == 1
                 and batch.error is None
-                and not (batch.left_behind or batch.overdue or batch.waiter_runs)
+                and not (batch.in_former_queue or batch.overdue or batch.waiter_runs)
                 and type(batch.records) is list
             ):
                 batch.records.clear()

@@ -24,7 +24,7 @@ class PartitionQueue:
     Attributes:
         partition: Its number is -1 for the records of a topic without known partitions, which are unassigned.
         broker_queue: That of the broker that serves it now, if one does.
-        batches: What waits to be sent; `open` is the last of them, if it takes more records.
+        batches: The batches that wait to be sent; `open` is the last of them, if it takes more records.
         in_flight: How many batches are.
         returned: Batches of failed requests; they queue again when nothing of the partition is in flight. Looked at for
             every batch, and nearly always empty: the same tuple for all partitions, which is in the processor's cache.
@@ -100,19 +100,19 @@ class TopicQueues:
     Attributes:
         known: The routing table says what partitions it has; until then `why` says why not.
         registered: It had partitions in the cluster when it was looked up.
-        choices: The partitions that may be chosen now, in canonical order.
-        led: Those of them that a broker serves, or all: the choices for records without a preference.
+        available_queues: The queues of the partitions that may be chosen now, in canonical order.
+        queues_with_leader: The available queues that a broker serves, or all: for records without a preference.
         unassigned: The queue of records while there are no choices.
         sticky: The queue that records without a preference go to, until its batch is full.
     """
 
     __slots__ = (
-        "choices",
+        "available_queues",
         "compression",
         "known",
-        "led",
         "name",
         "queues",
+        "queues_with_leader",
         "registered",
         "sticky",
         "unassigned",
@@ -124,6 +124,6 @@ class TopicQueues:
         self.known, self.registered = False, True
         self.why = "its partitions are not known"
         self.unassigned = self.sticky = PartitionQueue(self, TopicPartition(name, -1))
-        self.choices: list[PartitionQueue] = []
-        self.led: list[PartitionQueue] = []
+        self.available_queues: list[PartitionQueue] = []
+        self.queues_with_leader: list[PartitionQueue] = []
         self.queues: dict[TopicPartition, PartitionQueue] = {}

@@ -30,10 +30,10 @@ class Router:
     """The queues of all partitions, topics and brokers.
 
     Args:
-        limits: Those of the accumulator.
+        limits: The limits of the accumulator.
         partitioner: Returns an index, or None (no preference), for a record.
         randrange: Randomness, for records without preference.
-        table: Who serves what now.
+        table: The leaders of partitions now.
         live: All batches.
         sequences: Identifies batches, if the producer is idempotent.
         numbers_by_broker: Partitions are numbered on each broker, and come and go with it: none is ever `missing`.
@@ -75,7 +75,7 @@ class Router:
         Raises:
             ConfigError: It chose a partition that does not exist. So is what the partitioner itself raises.
         """
-        count = len(topic.choices)
+        count = len(topic.available_queues)
         if not count:
             return topic.unassigned
         index = self._partitioner(topic.name, key, count)
@@ -83,7 +83,7 @@ class Router:
             return None
         try:
             if index >= 0:
-                return topic.choices[index]
+                return topic.available_queues[index]
         except (IndexError, TypeError):
             pass
         raise ConfigError(f"the partitioner chose {arguments.shown(index)} of {count} partitions of {topic.name}")
@@ -105,11 +105,11 @@ class Router:
         # Records without a preference stay with one partition until its batch is full, and then go to another one, so
         # that batches become large (KIP-480). Records with keys may have begun a batch there: it is continued, unless
         # its records were sent to that very partition, since those never move to another one.
-        if sticky and topic.choices:
+        if sticky and topic.available_queues:
             if queue.open is not None:
                 queue.close()
-            led = topic.led
-            queue = topic.sticky = led[self._randrange(len(led))] if len(led) > 1 else led[0]
+            queues = topic.queues_with_leader
+            queue = topic.sticky = queues[self._randrange(len(queues))] if len(queues) > 1 else queues[0]
             batch = queue.open
             if not (batch is None or packed or batch.explicit_partition or batch.size + size > self._batch_bytes):
                 return batch
@@ -159,17 +159,18 @@ class Router:
 
     def route_topic(self, topic: TopicQueues) -> None:
         """Follow the routing table in one topic."""
-        topic.choices = [self.partition(topic, partition) for partition in self.table.partitions(topic.name)]
-        choices = set(topic.choices)
+        available = [self.partition(topic, partition) for partition in self.table.partitions(topic.name)]
+        topic.available_queues = available
+        offered = set(available)
         for queue in (topic.unassigned, *topic.queues.values()):
             self._update_leader(queue)
-            queue.orphaned = queue not in choices
+            queue.orphaned = queue not in offered
             if queue.orphaned and queue.open is not None and not queue.open.explicit_partition:
                 queue.open = None  # nothing more belongs here
             if queue.orphaned and not queue.in_flight:
                 self.reassign(queue)
-        topic.led = [queue for queue in topic.choices if queue.broker_queue is not None] or topic.choices
-        if topic.sticky not in topic.led:
+        topic.queues_with_leader = [queue for queue in available if queue.broker_queue is not None] or available
+        if topic.sticky not in topic.queues_with_leader:
             topic.sticky = topic.unassigned
 
     def _update_leader(self, queue: PartitionQueue) -> None:
@@ -189,10 +190,10 @@ class Router:
         # A batch whose request was lost may be in the log of this partition. Written to another one, its records would
         # be in the topic twice, and no broker could know: it waits for its partition, or for its time to end.
         movable = [batch for batch in queue.batches if not (batch.explicit_partition or batch.may_be_written)]
-        if not topic.choices or not movable:
+        if not topic.available_queues or not movable:
             return
         # One target for all records without preference: what was in one partition stays in order.
-        target = topic.choices[self._randrange(len(topic.choices))]
+        target = topic.available_queues[self._randrange(len(topic.available_queues))]
         moved: dict[PartitionQueue, list[ProduceBatch]] = {}
         for batch in movable:
             for chosen, rows in self._destinations(batch, target).items():
@@ -237,7 +238,8 @@ class Router:
         }
 
     def refuse_missing(self, queues: Mapping[PartitionQueue, int]) -> None:
-        """Reject what waits in those queues that are still missing. What may be written already waits on."""
+        """Reject the batches in those queues whose partitions are still missing. Batches that may be written continue
+        to wait."""
         for queue, newest in queues.items():
             if why := self._why_missing(queue):
                 for batch in self._refusable(queue, newest):
@@ -252,7 +254,7 @@ class Router:
         """Return that the topic has no such partition, as far as the table says; empty: it may have it."""
         if not queue.orphaned:
             return ""
-        return why_missing(queue.partition, [choice.partition for choice in queue.topic.choices])
+        return why_missing(queue.partition, [choice.partition for choice in queue.topic.available_queues])
 
     def _refusable(self, queue: PartitionQueue, newest: int) -> list[ProduceBatch]:
         """Return the explicit batches up to this number that are certainly not written."""

@@ -73,7 +73,7 @@ class TokenSource:
         """Fetch a token unless the present one is fresh. Cancellation: safe.
 
         Args:
-            address: Of the broker it is for, for the error.
+            address: The broker's address, for the error.
 
         Raises:
             Unreachable: Step `sasl`: the provider failed, and there is no token that is still valid.

@@ -25,7 +25,7 @@ from odradek.core.kafka.routing import KafkaRoutingTable
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import ConfigError, RemoteProtocolError
 from odradek.io.kafka.connection import KafkaConnection, VersionLimits
-from odradek.io.kafka.epoch_check import without_truncated
+from odradek.io.kafka.epoch_check import exclude_truncated
 from odradek.io.kafka.fetch_exchange import FetchExchange, PartitionExchange
 from odradek.io.kafka.log_decoder import KafkaLogDecoder
 from odradek.io.kafka.produce_exchange import ProduceContext, ProduceExchange
@@ -43,7 +43,7 @@ from odradek.wire.kafka.schema import ZERO_UUID
 __all__ = ["BrokerClientSettings", "KafkaBrokerClient"]
 
 MAX_RESPONSE_BYTES = (1 << 31) - 1
-"""Maximum size of a response to Fetch (bytes). What is kept of it is bounded per partition."""
+"""Maximum size of a response to Fetch (bytes). The part of it that is kept is bounded per partition."""
 
 FETCH_ATTEMPTS = 3
 """Requests for one fetch: a broker may have forgotten a session, or count otherwise."""
@@ -168,7 +168,7 @@ class KafkaBrokerClient:
         decoder is reset while its fetch is in flight.
         """
         fetches = await self._topics.without_recreated(self.versions, fetches)
-        parts = await without_truncated(self.connection, self.versions, self._parts(fetches))
+        parts = await exclude_truncated(self.connection, self.versions, self._parts(fetches))
         if not parts:
             return
         exchange = FetchExchange(parts, self.broker.address)

@@ -112,7 +112,7 @@ class KafkaConnection:
             request: Must not change until it has its result.
             timeout_s: From now to the result (s); then the connection is closed, and the request fails with
                 DeadlineError.
-            limits: What is known of the request that allows later versions.
+            limits: The facts about the request that allow later versions.
 
         Raises:
             Closed: This connection was closed.
@@ -175,7 +175,7 @@ class KafkaConnection:
         """Authenticate again on the live connection if it is time: the broker closes it at the end of the session."""
         session: Session | None = self.connection.session
         if session is not None and session.renew_at is not None and self._handshake.clock() >= session.renew_at:
-            self.connection.renew_handshake(self._handshake.again(session.versions))
+            self.connection.renew_handshake(self._handshake.reauthenticate(session.versions))
 
     def _read_throttle(self, request: _TypedRequest[Any], pending: InFlightRequest[Any]) -> None:
         try:

@@ -43,8 +43,8 @@ class BrokerConnections:
         client_id: In every request.
         request_timeout_s: From a call to its result (s).
         options: For every connection.
-        tls: None: without TLS.
-        login: None: without SASL.
+        tls: The context of TLS; None without TLS.
+        login: The login; None without SASL.
         tokens: The source of the login's bearer tokens.
     """
 

@@ -21,13 +21,13 @@ from odradek.wire.kafka.messages.data import (
     OffsetForLeaderTopic,
 )
 
-__all__ = ["without_truncated"]
+__all__ = ["exclude_truncated"]
 
 CLIENT = -1
 """The replica id of clients."""
 
 
-async def without_truncated(
+async def exclude_truncated(
     connection: KafkaConnection, versions: BrokerVersions, parts: Sequence[PartitionExchange]
 ) -> Sequence[PartitionExchange]:
     """Return the parts whose logs have what was read; the fetches of the others get the error LogTruncated, or

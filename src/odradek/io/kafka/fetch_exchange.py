@@ -1,7 +1,7 @@
 """One request to Fetch and its response: positions out, record bytes to the decoders, a result for each partition.
 
-The response is decoded as it arrives. What it says of partitions that were not asked for is skipped; what it says of
-one partition can only end that one.
+The response is decoded as it arrives. Its data of partitions that were not requested are skipped; bad data of one
+partition can only end that one.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class FetchExchange:
 
     Args:
         parts: At most one for each partition.
-        address: Of the broker, for errors.
+        address: The broker's address, for errors.
     """
 
     def __init__(self, parts: Sequence[PartitionExchange], address: str) -> None:

@@ -21,7 +21,7 @@ class GroupTopics:
 
     Args:
         subscription: Names them, or has a pattern.
-        metadata: Of the cluster.
+        metadata: The metadata of the cluster.
         ask: Sends a request to any broker.
     """
 

@@ -34,7 +34,7 @@ def exchange_of(context: Any, errors: tuple[type[Exception], ...]) -> Exchange:
 
     Args:
         context: Has `step`, `complete`, `wrap` and `unwrap`, as `gssapi.SecurityContext` does.
-        errors: What they raise.
+        errors: The exceptions they raise.
 
     Raises:
         AuthFailed: There is no ticket, or the broker did not prove its identity.

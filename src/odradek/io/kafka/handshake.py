@@ -93,7 +93,7 @@ class Session:
     """The result of the handshake of one connection.
 
     Args:
-        versions: What the broker offers on it.
+        versions: The versions that the broker offers on it.
         renew_at: When to authenticate again, by the loop's clock (s); None: never.
     """
 
@@ -111,7 +111,7 @@ class KnownVersions:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._answers = False  # a broker answered ApiVersions: others are not expected to be older
-        self._doubtful: set[str] = set()  # addresses that then did not
+        self._unconfirmed: set[str] = set()  # addresses that then did not
         self.latest: dict[str, BrokerVersions] = {}
         """Address -> what the broker offered on its latest connection."""
         self._releases: dict[str, tuple[float, BrokerVersions]] = {}
@@ -125,12 +125,12 @@ class KnownVersions:
 
     def expects_answer(self, address: str) -> bool:
         """Return True if a broker need not be probed, but only asked for its versions."""
-        return self._answers and address not in self._doubtful
+        return self._answers and address not in self._unconfirmed
 
     def learn(self, address: str, versions: BrokerVersions) -> None:
         """Remember the outcome of a probe."""
         self.latest[address] = versions
-        self._doubtful.discard(address)
+        self._unconfirmed.discard(address)
         if versions.release is None:
             self._answers = True
             self._releases.pop(address, None)
@@ -147,7 +147,7 @@ class KnownVersions:
 
     def forget(self, address: str) -> None:
         """Probe this broker the next time: it did not answer as expected."""
-        self._doubtful.add(address)
+        self._unconfirmed.add(address)
         self._releases.pop(address, None)
 
     def forget_release(self, address: str) -> None:
@@ -163,7 +163,7 @@ class KafkaHandshake:
         host, port: The broker's address, for errors and for mechanisms that name the host.
         identity: How this client names itself.
         known: Shared by all connections of a cluster.
-        login: None: the listener has no SASL.
+        login: The login; None if the listener has no SASL.
         clock: The loop's clock (s).
         random: In [0, 1): spreads the times of authenticating again.
     """
@@ -196,7 +196,7 @@ class KafkaHandshake:
             versions = yield from self._versions()
         return (yield from self._authenticated(versions))
 
-    def again(self, versions: BrokerVersions) -> Handshake:
+    def reauthenticate(self, versions: BrokerVersions) -> Handshake:
         """Begin to authenticate again on a live connection (KIP-368). See `begin`."""
         return (yield from self._authenticated(versions))
 

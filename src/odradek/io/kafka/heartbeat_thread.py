@@ -115,7 +115,7 @@ class HeartbeatThread:
         """Note that the loop runs. Called `SIGNS_PER_INTERVAL` times at least, and when the generation changes.
 
         Args:
-            heartbeat: What to send once the loop is blocked; None: nothing.
+            heartbeat: The heartbeat to send once the loop is blocked, or None.
         """
         self._heartbeat, self._alive_at = heartbeat, time.monotonic()
 

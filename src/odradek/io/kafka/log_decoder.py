@@ -20,12 +20,12 @@ class KafkaLogDecoder(RecordDecoder):
     """Decodes the log of one partition. See `RecordDecoder` for positions, damage and deferred decompression.
 
     Args:
-        partition: Which.
+        partition: The partition.
         position: Where it begins.
         options: See `DecoderOptions`.
         epochs: Told of the leader epochs of what is taken.
         committed_epoch: The epoch of the record before `position`, if a group has committed it; -1: not known.
-        topic_id: Of the topic that has this log; all zero: not known.
+        topic_id: The id of the topic that has this log; all zero while it is not known.
     """
 
     def __init__(

@@ -108,7 +108,7 @@ class MemberRunner:
 
     @property
     def member(self) -> Member | ConsumerGroupMember:
-        """The member. There is no other way to it, and this one first lets it take in what the heartbeat thread has
+        """The member. There is no other way to it, and this one first passes it what the heartbeat thread has
         sent: every request, commit and response is based on the epoch that the coordinator has by now."""
         sent = self._heartbeats.take_sent()
         if sent is not None:
@@ -154,7 +154,7 @@ class MemberRunner:
         self._reported.notify()
 
     def commit_refused(self, token: GroupMetadata, code: int) -> bool:
-        """Take in the error code of a commit. Return True if the member may have a token soon that is accepted."""
+        """Handle the error code of a commit. Return True if the member may have a token soon that is accepted."""
         newer = self.member.commit_refused(token, code)
         self._reported.notify()
         return newer

@@ -1,7 +1,7 @@
 """The metadata of a cluster: routing tables from Metadata responses (`core.interfaces.ClusterMetadata`).
 
-One request is under way at a time. What is asked for meanwhile goes into the next one, so that many callers cost two
-requests at most, and every caller gets an answer that is newer than its call.
+One request is under way at a time. Topics that are asked for meanwhile go into the next one, so that many callers cost
+two requests at most, and every caller gets an answer that is newer than its call.
 """
 
 from __future__ import annotations
@@ -348,8 +348,8 @@ def metadata_request(versions: BrokerVersions, names: Sequence[str] | None, crea
     """Return the request for these topics, or for all.
 
     Args:
-        versions: Of the broker that is asked.
-        names: None: all. Before 0.10 no names mean all, too.
+        versions: The versions of the broker that is asked.
+        names: The topics, or None for all. Before 0.10 no names mean all, too.
         create: Topics may be created by being asked for.
     """
     topics: tuple[MetadataRequestTopic, ...] | None = None

@@ -47,7 +47,7 @@ class CoordinatorAccess:
         coordinators: Finds them.
         ask: Sends a request, made for the versions of the broker, to any broker.
         versions: Returns the versions of the oldest broker met so far.
-        epochs: Of what was read, for commits.
+        epochs: The leader epochs of the records that were read, for commits.
         metadata: Knows the ids of topics.
         timeout_s: From a call to its outcome (s).
         backoff: Between two attempts.
@@ -115,8 +115,9 @@ class KafkaOffsets:
         token: Callable[[], GroupMetadata] | None = None,
         refused: Callable[[GroupMetadata, int], bool] | None = None,
     ) -> None:
-        """Store positions. Those in a topic that is deleted and made again meanwhile are dropped: in the new log they
-        would be the positions of other records. Brokers compare topics from 4.2 on; before, a position may be stored
+        """Store positions. Positions in a topic that is deleted and made again meanwhile are dropped: in the new log
+        they would be the positions of other records. Brokers compare topics from 4.2 on; before, a position may be
+        stored
         for a new topic of which this client has not heard yet.
 
         Cancellation: positions being stored may be stored or not.

@@ -26,7 +26,7 @@ class ProduceContext:
     """Facts that all Produce requests to one broker share.
 
     Args:
-        address: Of the broker, for errors.
+        address: The broker's address, for errors.
         connection: The connection to that broker.
         timeout_ms: How long the leader waits for its replicas (ms).
         max_message_bytes: The largest batch for encoding again on another release's connection (bytes).

@@ -44,7 +44,7 @@ class TopicCheck:
     """The check before fetches.
 
     Args:
-        metadata: Of the cluster.
+        metadata: The metadata of the cluster.
     """
 
     def __init__(self, metadata: Metadata) -> None:

@@ -200,7 +200,7 @@ class Kafka07Driver:
             )
 
     async def _run(self, client: Kafka07BrokerClient, purpose: str) -> None:
-        """Run a connection. What ends it by a defect has failed its requests; others must not see it."""
+        """Run a connection. A defect that ends it has failed its requests; others must not see it."""
         try:
             await client.connection.run()
         except InternalError:  # logged by the connection

@@ -91,7 +91,7 @@ class ZooKeeperMembership:
         subscription: The topics to consume.
         options: Attempts and back-off.
         spawn: Runs a coroutine function until it returns or the cluster is closed: for releasing what `leave` could
-            not release in time. None: it is released when the session ends.
+            not release in time. With None it is released when the session ends.
     """
 
     def __init__(
@@ -186,8 +186,8 @@ class ZooKeeperMembership:
     async def leave(self) -> None:
         """Delete our owners nodes and then our ids node, so that the others find everything free.
 
-        Raises ZooKeeper's first error after trying all. Whatever is left then, or when it is cancelled, is released in
-        the background until the session ends.
+        Raises ZooKeeper's first error after trying all. Partitions that are left then, or when it is cancelled, are
+        released in the background until the session ends.
         """
         try:
             await self._release_all()

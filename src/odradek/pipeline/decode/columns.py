@@ -221,7 +221,7 @@ def _fit_leaf(array: Array, kind: pa.DataType, finite: bool) -> tuple[Array, Mas
     return fit_each(array, kind, parse)
 
 
-def _within(numbers: Array, limits: tuple[int, int]) -> bool:
+def _all_within(numbers: Array, limits: tuple[int, int]) -> bool:
     bounds = pc.min_max(numbers).as_py()
     return bounds["min"] is None or limits[0] <= bounds["min"] <= bounds["max"] <= limits[1]
 
@@ -231,7 +231,7 @@ def _fit_numbers(array: Array, kind: pa.DataType) -> tuple[Array, Mask]:
     is_timestamp = pt.is_timestamp(kind)
     limits = limits_of(kind, 1000 if is_timestamp and array.type.unit == "ms" else 1)
     numbers, wrong = array.cast(pa.int64()) if is_timestamp else array, None
-    if not _within(numbers, limits):
+    if not _all_within(numbers, limits):
         wrong = pc.fill_null(pc.or_(pc.less(numbers, limits[0]), pc.greater(numbers, limits[1])), False)
         numbers = pc.if_else(wrong, None, numbers)
     if is_timestamp:
@@ -275,6 +275,6 @@ def _cast_times(texts: Array, kind: pa.DataType) -> Array | None:
         except pa.ArrowInvalid:  # which does not say where
             continue
         numbers = times.cast(pa.int32() if pt.is_date(kind) else pa.int64())
-        if _within(numbers, limits_of(kind)):  # Arrow accepts times before the year 1
+        if _all_within(numbers, limits_of(kind)):  # Arrow accepts times before the year 1
             return numbers.cast(kind)
     return None

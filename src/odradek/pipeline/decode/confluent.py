@@ -170,7 +170,7 @@ class Registry:
         except Exception as error:
             status = getattr(
                 error, "http_status_code", None
-            )  # None: of the HTTP client, which the library does not hide
+            )  # None means an error of the HTTP client, which the library does not hide
             if status == HTTPStatus.NOT_FOUND:
                 return None
             why = f"{type(error).__name__}: {error}" if status is None else str(error)

@@ -50,7 +50,7 @@ class Decoding:
     """The decoding of records' values. A plain value, which is pickled into tasks.
 
     Args:
-        kind: What the values are.
+        kind: The format of the values.
         fields: json: the columns. protobuf: the fields to take; None: all.
         schema: avro: the writer's schema, as JSON. confluent: the reader's.
         references: Schemas of types that it names, each after those that it names itself.

@@ -335,7 +335,7 @@ class KafkaBroker(ServerProcess):
         """Run a class of this release's jars, such as `kafka.admin.ConfigCommand`, to its end.
 
         Args:
-            stdin: What it reads.
+            stdin: The text it reads.
             timeout: Limit for it to end (s); then it is killed.
 
         Returns:

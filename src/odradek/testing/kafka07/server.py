@@ -54,7 +54,7 @@ class Server:
     """Connections of one broker, on the running asyncio loop.
 
     Args:
-        handler: What requests do.
+        handler: Serves the requests.
         on_halt: Called once an append failed: the broker must die.
     """
 
@@ -206,7 +206,7 @@ class ServedConnection(asyncio.BufferedProtocol):
 
     def _send_stretch(self, stretch: Slice) -> None:
         """The first bytes of a stretch of a file, together with what is ready, and of the others as many as the socket
-        takes now, straight from the file. What is left goes back to where it was."""
+        takes now, straight from the file. The rest goes back to where it was."""
         segment, position, length = stretch
         if length < 0 or segment.fd < 0:  # not sendable, or deleted meanwhile: breaks off in the middle
             raise RequestRefused(f"{length} bytes of {segment.path}")

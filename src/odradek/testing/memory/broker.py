@@ -81,7 +81,7 @@ class MemoryBrokerClient:
     produce requests, one after the other.
 
     Args:
-        broker: Which.
+        broker: The broker.
         state: The cluster.
         tuning: How long one request, and connecting, may take, and the wait between attempts to connect.
         topic_id: Returns the id of a topic as the client knows it, which its fetches have; by default they have none.
@@ -114,8 +114,8 @@ class MemoryBrokerClient:
         request as a whole; the connection is lost with it.
 
         Args:
-            operation: What it is.
-            partitions: What it is about.
+            operation: The kind of request.
+            partitions: The partitions it is about.
             begun: The incarnation of the connection it was sent over, if it has waited at the broker since then.
         """
         self.requests += begun < 0
@@ -128,7 +128,7 @@ class MemoryBrokerClient:
                 partitions=partitions,
                 broker=self.broker.id,
                 ended=lambda: not self._is_connected(incarnation),
-                again=begun >= 0,
+                has_waited=begun >= 0,
             )
             self._check_connection(incarnation)
         except OdradekError as error:

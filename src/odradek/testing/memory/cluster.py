@@ -211,7 +211,7 @@ class MemoryCluster:
 
         Args:
             broker: Its id.
-            error: What the requests get that are outstanding; by default a ConnectionLost that leaves open whether they
+            error: The error of the outstanding requests; by default a ConnectionLost that leaves open whether they
                 were carried out.
             applied: So many produce requests of each connection are carried out first, the oldest ones: only their
                 responses are lost.
@@ -249,14 +249,14 @@ class MemoryCluster:
             operation: `connect`, `metadata`, `watch`, `produce`, `fetch`, `positions`, `join`, `committed`, `commit` or
                 `leave`. An error of `watch` (hearing of changed brokers and topics) is final for the client. `connect`
                 is to enter the block of `connect`, or to connect to a broker inside it, which is tried again.
-            error: What the client gets. Its attributes (`retriable`, ...) decide what the client does.
+            error: The error that the client gets. Its attributes (`retriable`, ...) decide what the client does.
             times: How often; None: until `stop_failing` or `heal`.
             partition: Only requests with this partition.
             broker: Only requests to this broker.
             applied: The request is carried out, and only its response is lost, so that a producer has to send its
                 records again without knowing that they are stored. Only for `produce`, and not with a BrokerError.
-            after_records: The connection is lost in the middle of the answer, after so many records. Only for `fetch`,
-                and not with a BrokerError.
+            after_records: The connection is lost in the middle of the answer, after this many records. Only for
+                `fetch`, and not with a BrokerError.
 
         Raises:
             ConfigError: There is no such operation, partition or broker, `times` is not positive, or the request cannot
@@ -334,7 +334,7 @@ class MemoryCluster:
         Args:
             operation: See `fail`.
             broker: Only requests that were held for this broker.
-            count: Serve only so many requests, those that wait first, and go on holding the others. Not for `fetch`,
+            count: Serve only this many requests, the oldest ones, and go on holding the others. Not for `fetch`,
                 which may be held again after it has waited for records.
 
         Raises:
@@ -355,8 +355,8 @@ class MemoryCluster:
         self._state.changed.notify()
 
     async def wait_for_held(self, operation: Operation, requests: int = 1, *, broker: int | None = None) -> None:
-        """Wait until so many requests of an operation are held or delayed at the same time, so that a test knows that
-        they are under way::
+        """Wait until a number of requests of an operation are held or delayed at the same time, so that a test knows
+        that they are under way::
 
             cluster.hold("commit")
             tasks.start_soon(consumer.commit)
@@ -376,7 +376,8 @@ class MemoryCluster:
             await changed.wait(version)
 
     async def wait_for_requests(self, operation: Operation, count: int = 1, *, broker: int | None = None) -> None:
-        """Wait until so many requests of an operation have reached the cluster since it was made, whatever became of
+        """Wait until a number of requests of an operation have reached the cluster since it was made, whatever became
+        of
         them. Cancellation: safe.
 
         Args:
@@ -394,7 +395,7 @@ class MemoryCluster:
 
     def requests(self, operation: Operation, *, broker: int | None = None) -> list[MemoryRequest]:
         """Return the requests of an operation that have reached the cluster so far, also those that are held and those
-        that fail: the latest of 100,000 of all operations. Those of `produce` have their records::
+        that fail: the latest of 100,000 of all operations. Requests to `produce` have their records::
 
             assert [batch.values for batch in cluster.requests("produce")[0].batches] == [[b"one", b"two"]]
 

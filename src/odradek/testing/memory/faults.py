@@ -56,12 +56,13 @@ class MemoryRequest(NamedTuple):
     """A request that has reached an in-memory cluster, whatever became of it.
 
     Args:
-        operation: What it is.
+        operation: The kind of request.
         broker: Id of the broker; None for operations that are not sent to one.
-        partitions: What it asks for each of its partitions: of a `fetch` the most bytes that are wanted, of a `commit`
-            the position, of a `produce` the number of records, otherwise 0.
+        partitions: The amount that it requests of each of its partitions: of a `fetch` the most bytes that are wanted,
+            of a `commit` the position, of a `produce` the number of records, otherwise 0.
         batches: The records of a `produce`.
-        acks: What the producer waits for: -1 all replicas, 1 the leader, 0 nothing. None if it is no `produce`.
+        acks: The producer waits for all replicas (-1), the leader (1) or nothing (0). It is None unless the request is
+            a `produce`.
     """
 
     operation: Operation

@@ -97,7 +97,7 @@ class MemoryGroup:
 
         Args:
             session: The member.
-            partitions: Those of every topic.
+            partitions: The partitions of every topic.
         """
         target: dict[TopicPartition, int] = {}
         for topic, numbers in partitions.items():
@@ -128,7 +128,7 @@ class MemoryMembership:
 
     Args:
         state: The cluster.
-        subscription: What it wants to consume.
+        subscription: The topics it wants to consume.
         timeout: How long one request may take (s).
         backoff: Wait between attempts to join.
     """
@@ -143,7 +143,7 @@ class MemoryMembership:
         self.consumer_id = group.new_id() if fixed is None else f"{group.name}_{fixed}"
         self._session: GroupSession | None = None
         self._listener: RebalanceListener | None = None
-        self._assigned: set[TopicPartition] | None = None  # None: nothing yet in this session, not even no partitions
+        self._assigned: set[TopicPartition] | None = None  # of this session; it may be empty
 
     def __repr__(self) -> str:
         owned = 0 if self._session is None else len(self._session.owned)

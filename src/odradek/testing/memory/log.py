@@ -45,7 +45,7 @@ class StoredRecord(NamedTuple):
     Args:
         partition: Where it is stored.
         offset: Its position there.
-        record: What was sent.
+        record: The record as it was sent.
         timestamp: The record's own, or the time of the cluster's clock when it was stored (ms since the epoch).
     """
 
@@ -204,7 +204,7 @@ class MemoryDecoder:
 
         Args:
             records: In order, from `fetch_position` on.
-            corrupt: What is wrong with those that are damaged, by offset.
+            corrupt: The damage of damaged records, by offset.
             leader_epoch: That of the log.
         """
         self.leader_epoch = leader_epoch

@@ -103,19 +103,19 @@ class ClusterState:
         partitions: Collection[TopicPartition] = (),
         broker: int | None = None,
         ended: Callable[[], bool] = lambda: False,
-        again: bool = False,
+        has_waited: bool = False,
     ) -> None:
         """Wait as long as an operation is delayed or held, or until `ended`; then raise the error it is to have.
 
         Takes note of the request, but for one of `produce`, which comes before it is its turn.
-        `again`: it is the same request, which has waited for something else since; it is not delayed a second time.
+        `has_waited`: the request was delayed before, and has waited for something else since; it is not delayed again.
 
         Raises DeadlineError after `timeout` (s). Cancellation: safe.
         """
         asked = partitions if isinstance(partitions, Mapping) else dict.fromkeys(partitions, 0)
         request = MemoryRequest(operation, broker, asked)
         delay = 0.0
-        if not again:
+        if not has_waited:
             delay = self.faults.delay_of(operation, broker)
             if operation != "produce":
                 self.receive(request)

@@ -1,6 +1,6 @@
 """Schemas embedded in messages: the consumer protocol and the user data of assignors.
 
-None of them has a header. The consumer protocol begins with its version, which `encode_versioned` writes and
+They have no headers. The consumer protocol begins with its version, which `encode_versioned` writes and
 `decode_versioned` reads; the user data has none.
 """
 

@@ -134,7 +134,7 @@ class FetchResponseDecoder(FrameDecoder):
                 used = self._begin_section(part, used)
 
     def _end(self) -> None:
-        if self._next != self._nothing:
+        if self._next != self._reject_extra_bytes:
             raise self._error("the bytes end too early")
 
     def _whole_partitions(self, part: memoryview, start: int) -> int:
@@ -260,10 +260,10 @@ class FetchResponseDecoder(FrameDecoder):
 
     def _response_tail(self, data: memoryview, start: int) -> int:
         end = self._sections.response_end(data, start, self._response)
-        self._next = self._nothing
+        self._next = self._reject_extra_bytes
         return end
 
-    def _nothing(self, data: memoryview, start: int) -> int:
+    def _reject_extra_bytes(self, data: memoryview, start: int) -> int:
         raise Malformed(f"{len(data) - start + self._beyond} unexpected bytes follow")
 
     # ---- what comes next ----------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ class FetchResponseDecoder(FrameDecoder):
             self._next = self._topic_head
             return
         object.__setattr__(self._response, "responses", tuple(self._topics))
-        self._next = self._response_tail if self._sections.flexible else self._nothing
+        self._next = self._response_tail if self._sections.flexible else self._reject_extra_bytes
 
     def _next_partition(self) -> None:
         if self._partitions_left:

@@ -140,7 +140,7 @@ def tag_error(size: int, used: int) -> Malformed:
 
 
 class StructTable(dict[int, struct.Struct]):
-    """Layouts of arrays of integers of one size, by their count. Those of small counts are kept.
+    """Layouts of arrays of integers of one size, by their count. Layouts of small counts are kept.
 
     Args:
         code: The format character of one integer.

@@ -277,7 +277,7 @@ class MessageSpec:
         key: Key of the API; -1 for none.
         side: `data` is neither request nor response.
         versions: First and last version.
-        flexible: First version with compact lengths and tagged fields; None if there is none.
+        flexible: First version with compact lengths and tagged fields; None if no version has them.
         stable: First and last version that any release declared final.
     """
 

@@ -109,7 +109,7 @@ class MessageSetDecoder:
     kept and goes on with the next feed, of the same fetch or of the next one (at `fetch_position`).
 
     Positions follow specification.md 2.3: messages of one level-one wrapper share its start; all but the last also
-    resume there. What is wrong inside a wrapper is therefore reported at the wrapper's start.
+    resume there. An error inside a wrapper is therefore reported at the wrapper's start.
 
     `max_message_bytes` bounds level-one entries and is checked as soon as a length is there; what a wrapper holds is
     bounded by `max_decompressed_bytes`, in which each message also counts what its row takes (`wrappers.ROW_BYTES`).

@@ -112,11 +112,11 @@ def encode_plain_sets(heads: Sequence[bytes], runs: Sequence[Sequence[Any]], tai
     Args:
         heads: The `produce_head` of each part; at most 32,767.
         runs: The records of each part: payloads, or tuples that begin with one.
-        tail: What is sent right behind the frame.
+        tail: The bytes to send right after the frame.
         max_set: The most that the message set of one part may have (bytes).
 
     Returns:
-        None: A message set has more, a payload is no `bytes`, or the frame would be too large.
+        None if a message set has more, a payload is not `bytes`, or the frame would be too large.
     """
     try:
         return engine.active.encode_frame(_count(_MULTIPRODUCE, heads), heads, runs, tail, max_set)

@@ -44,7 +44,7 @@ class Kafka07ErrorCode(IntEnum):
 
 
 class _Policy(NamedTuple):
-    """What an error code means for the client."""
+    """The meaning of an error code for the client."""
 
     refresh_metadata: bool
     hint: str
@@ -57,7 +57,7 @@ _POLICIES = {
     Kafka07ErrorCode.WRONG_PARTITION: _Policy(True, "the broker has fewer partitions of this topic: list them again"),
     Kafka07ErrorCode.INVALID_FETCH_SIZE: _Policy(False, ""),
 }
-"""Every code but NO_ERROR. None of them goes away by itself, so none is retriable; none ends a producer or consumer:
+"""Every code but NO_ERROR. They do not pass by themselves, so they are not retriable; they end no producer or consumer:
 an error answer is about one partition. 0.7 does not fence."""
 
 
@@ -66,7 +66,7 @@ def broker_error(code: int, context: str = "") -> BrokerError:
 
     Args:
         code: The code as received.
-        context: What was asked, of which broker.
+        context: The request, and the broker.
     """
     try:
         known = Kafka07ErrorCode(code)

@@ -44,7 +44,8 @@ class CooperativeStickyAssignor:
                 member: [p for p in partitions if owner.get(p, member) == member and p not in claims.disputed]
                 for member, partitions in assignment.items()
             }
-        # Of a partition that several claim, one keeps it, if it is assigned to one of them: the others give it up now.
+        # If several members claim a partition that is assigned to one of them, that one keeps it; the others give it up
+        # now.
         claimed = {member.member_id: frozenset(member.owned) for member in members}
         anyone = frozenset().union(*claimed.values())
         return {

@@ -59,7 +59,7 @@ class Claims:
 
 
 def resolve_claims(topics: Topics, members: Collection[GroupMember]) -> Claims:
-    """Resolve conflicting claims: the highest generation wins. Of two claims of the same generation neither does.
+    """Resolve conflicting claims: the highest generation wins. If two claims have the same generation, neither wins.
 
     Claims to partitions that do not exist are dropped.
     """

@@ -133,7 +133,7 @@ class RecordDecoder:
         """Begin with the response to a fetch from `fetch_position`.
 
         Args:
-            is_visible: Which batches of transactions are shown (`read_committed`). None: all of them.
+            is_visible: Returns whether the batch of a transaction is delivered (`read_committed`); None: all are.
         """
         self._fetch = FetchContext(self.fetch_position, is_visible or _all_visible)
         self._drop_tail()

@@ -75,11 +75,11 @@ def encode_plain_batches(
 
     Args:
         runs: At least one record each: payloads, or tuples of value, key, headers and timestamp.
-        stamps: Of each run: attributes, producer id, producer epoch and base sequence.
+        stamps: The attributes, producer id, producer epoch and base sequence of each run.
         now_ms: The timestamp of records without one (ms since the epoch).
 
     Returns:
-        None: A record has headers, or something has no field which fits: encode them one by one.
+        None if a record has headers, or a value does not fit into its field: encode the runs one by one.
     """
     try:
         return engine.active.encode_batches(runs, stamps, now_ms)
