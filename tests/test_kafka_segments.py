@@ -213,7 +213,7 @@ def test_a_damaged_index_is_named(directory: Path, caplog: pytest.LogCaptureFixt
     assert "its index does not fit it" in caplog.text
     (fault,) = opened(directory).verify().faults
     assert (fault.path, fault.position) == (path, 20)
-    assert "no batch with offset 20 starts at byte 33; a broker makes it anew" in fault.reason
+    assert "no batch with offset 20 starts at byte 33; a broker creates it again" in fault.reason
 
 
 def test_zeros_at_the_end_of_an_index_are_space(directory: Path) -> None:

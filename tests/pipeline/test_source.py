@@ -133,7 +133,7 @@ def test_a_log_that_was_recreated_fails_or_is_read_from_its_beginning(tmp_path: 
     assert not work.run().failed
     shutil.rmtree(tmp_path / "logs" / "orders-0")
     work.append(numbers(10, 3))
-    assert "cut off at the end, or the log was made anew: wanted [160, 48)" in work.error()
+    assert "cut off at the end, or the log was created again: wanted [160, 48)" in work.error()
     work.more = 'data_loss = "skip"'
     work.write_file()
     summary = work.run().flows[0]

@@ -69,7 +69,7 @@ def test_a_run_ends_where_logs_ended_when_it_began() -> None:
     assert within(now, {P: 100, Q: 5}) == {
         P: Extent(10, 90),
         Q: Extent(20, 20),
-    }  # made anew; retention went past its end
+    }  # created again; retention went past its end
 
 
 # ---- data loss -----------------------------------------------------------------------------------------------

@@ -260,7 +260,7 @@ def test_a_recreated_log_is_read_from_its_beginning_or_fails(
     write_log(broker.log_dir, "orders", 0, encode_set([b"anew"] * 3))
     broker.start()
     if strict:
-        with pytest.raises(DataLoss, match="orders/3-0: cut off at the end, or the log was made anew"):
+        with pytest.raises(DataLoss, match="orders/3-0: cut off at the end, or the log was created again"):
             eventually(lambda: run(reader, start), lambda current: current[0] != start)
     else:
         _, rows = eventually(lambda: run(reader, start), lambda current: current[0] != start)

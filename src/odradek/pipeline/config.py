@@ -365,8 +365,8 @@ class Pipeline(ConfigTable):
     def batch_size(self) -> int:
         """Maximum size of a batch, in the unit of positions."""
         run, by_records = self.run, self.source.counts_records
-        most, whole = (run.batch_records, run.max_records) if by_records else (run.batch_bytes, run.max_bytes)
-        return min(most, whole or most)
+        maximum, whole = (run.batch_records, run.max_records) if by_records else (run.batch_bytes, run.max_bytes)
+        return min(maximum, whole or maximum)
 
     @property
     def run_size(self) -> int | None:

@@ -284,10 +284,11 @@ def column_statistics(footer: Any) -> dict[str, Any]:
         present = [each for each in known if each.has_min_max]
         if present and all(each.has_min_max or each.null_count == each.num_values for each in known):
             with suppress(ValueError, OverflowError):  # a time after the year 9999
-                least = _json_value(min(each.min for each in present))
-                most = _json_value(max(each.max for each in present))
-                _put(result["minValues"], path, least[:LONGEST] if isinstance(least, str) else least)
-                _put(result["maxValues"], path, None if isinstance(most, str) and len(most) > LONGEST else most)
+                minimum = _json_value(min(each.min for each in present))
+                maximum = _json_value(max(each.max for each in present))
+                _put(result["minValues"], path, minimum[:LONGEST] if isinstance(minimum, str) else minimum)
+                too_long = isinstance(maximum, str) and len(maximum) > LONGEST
+                _put(result["maxValues"], path, None if too_long else maximum)
     return result
 
 

@@ -361,10 +361,10 @@ class FlowRun:
         """Return the record of a batch. Raises InexactRead, TooManyDeadLetters."""
         gaps = self._gaps(batch, output)
         wrong = output.dead - output.reasons[DeadReason.TOMBSTONE]  # which delete a key: nothing is wrong with them
-        total, most = output.rows + wrong, self.pipeline.run.max_error_percent
-        if 100 * wrong > most * total:
+        total, maximum = output.rows + wrong, self.pipeline.run.max_error_percent
+        if 100 * wrong > maximum * total:
             examples = "; ".join(output.examples)
-            raise TooManyDeadLetters(self.name, wrong, total, 100 * wrong / total, most, examples)
+            raise TooManyDeadLetters(self.name, wrong, total, 100 * wrong / total, maximum, examples)
         hours = sorted(output.hours.items())[-HOURS:]
         return Commit(
             flow=self.name, batch=self.newest.batch + 1, attempt=attempt,

@@ -37,7 +37,7 @@ PENDING_ROWS, PENDING_BATCHES = 50_000, 1_000
 # ---- times of records ----------------------------------------------------------------------------------------
 
 # One day less than the years that calendars have, on both sides: a zone moves a time by less than a day.
-LEAST, MOST = MICROSECONDS[0] + DAY_US, MICROSECONDS[1] - DAY_US
+FIRST_TIME, END_OF_TIME = MICROSECONDS[0] + DAY_US, MICROSECONDS[1] - DAY_US
 
 UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
@@ -68,8 +68,8 @@ def _to_time(numbers: Array, unit: int) -> Array:
     """Convert numbers with a unit in microseconds. Floats may have a fraction, or be NaN or infinite."""
     kind = pa.float64() if pt.is_floating(numbers.type) else pa.int64()
     numbers = numbers.cast(kind)
-    least, most = (pa.scalar(end // unit).cast(kind, safe=False) for end in (LEAST, MOST))
-    possible = pc.and_(pc.greater_equal(numbers, least), pc.less(numbers, most))
+    minimum, maximum = (pa.scalar(end // unit).cast(kind, safe=False) for end in (FIRST_TIME, END_OF_TIME))
+    possible = pc.and_(pc.greater_equal(numbers, minimum), pc.less(numbers, maximum))
     kept = pc.multiply(pc.if_else(pc.fill_null(possible, False), numbers, pa.scalar(None, kind)), unit)
     return (pc.round(kept) if kind == pa.float64() else kept).cast(pa.int64()).cast(TIME)
 

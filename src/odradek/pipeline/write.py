@@ -83,15 +83,15 @@ class FileWriter(AbstractContextManager["FileWriter"]):
         if self._waiting_bytes >= DIVIDE_BYTES:
             self._divide()
 
-    def take_small(self, most: int) -> list[SmallGroups]:
-        """Take the groups of few rows that have no file yet, up to `most` bytes in all."""
+    def take_small(self, maximum: int) -> list[SmallGroups]:
+        """Take the groups of few rows that have no file yet, up to `maximum` bytes in all."""
         self._divide()
         keys: list[Key] = []
         ends = [0]
         tables: list[pa.Table] = []
         for key, held in self._held.most_common()[::-1]:
-            most -= held
-            if held >= SMALL_BYTES or most < 0:
+            maximum -= held
+            if held >= SMALL_BYTES or maximum < 0:
                 break
             if key not in self._open:
                 keys.append(key)

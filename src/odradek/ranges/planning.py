@@ -141,22 +141,22 @@ def with_boundaries(ends: Offsets, boundaries: Mapping[SplitPoint, int | None]) 
 
 
 def _put_together(
-    shares: dict[TopicPartition, int], waiting: Mapping[TopicPartition, int], start: Offsets, least: int
+    shares: dict[TopicPartition, int], waiting: Mapping[TopicPartition, int], start: Offsets, minimum: int
 ) -> None:
     """Give what small shares come to together to some of the partitions that have them.
 
     They take turns, and only offsets need to be remembered for that: the sum of theirs grows by a share for each
     partition that is served.
     """
-    small = sorted(partition for partition, share in shares.items() if share < min(least, waiting[partition]))
+    small = sorted(partition for partition, share in shares.items() if share < min(minimum, waiting[partition]))
     pool = sum(shares[partition] for partition in small)
-    first = sum(start[partition] for partition in small) // least
+    first = sum(start[partition] for partition in small) // minimum
     shares.update(dict.fromkeys(small, 0))
     for step in range(len(small)):
         partition = small[(first + step) % len(small)]
-        shares[partition] = min(least, waiting[partition], max(pool, 1))
+        shares[partition] = min(minimum, waiting[partition], max(pool, 1))
         pool -= shares[partition]
-        if pool < max(least // 4, 1):
+        if pool < max(minimum // 4, 1):
             break
 
 

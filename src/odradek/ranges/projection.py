@@ -156,8 +156,8 @@ def _microseconds(times: Sequence[int] | None, count: int) -> Array:
     if times is None:
         return nulls(MICROSECONDS, count)
     milliseconds = timestamps(times, count).cast(pa.int64())
-    most = ((1 << 63) - 1) // 1000
-    fits = pc.and_(pc.less_equal(milliseconds, pa.scalar(most)), pc.greater_equal(milliseconds, pa.scalar(-most)))
+    maximum = ((1 << 63) - 1) // 1000
+    fits = pc.and_(pc.less_equal(milliseconds, pa.scalar(maximum)), pc.greater_equal(milliseconds, pa.scalar(-maximum)))
     microseconds: Array = pc.multiply(pc.if_else(fits, milliseconds, pa.scalar(None, pa.int64())), pa.scalar(1000))
     return microseconds.cast(MICROSECONDS)
 

@@ -126,11 +126,11 @@ class RangeReader:
         requests little, one fetch at a time. A claim larger than the limit is granted when nothing else is held.
         """
         while True:
-            growth, most = self.growth.get(topic), min(self.request.fetch_bytes, left)
+            growth, maximum = self.growth.get(topic), min(self.request.fetch_bytes, left)
             if growth is None:
-                size, memory = min(FIRST_BYTES, most), self._limit
+                size, memory = min(FIRST_BYTES, maximum), self._limit
             else:
-                size = min(max(int(self._limit / growth), MIN_FETCH_BYTES), most)
+                size = min(max(int(self._limit / growth), MIN_FETCH_BYTES), maximum)
                 memory = int(size * growth)
             if not self.held or self.held + memory <= self._limit:
                 self.held += memory

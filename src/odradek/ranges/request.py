@@ -202,8 +202,8 @@ class ReadRequest:
     def size_tasks(self, total: int, unit: PositionUnit) -> tuple[int, int]:
         """Return the maximum number of tasks to read `total`, and the size above which a range is split. A task costs
         30 to 50 ms however little it does."""
-        most = self.max_tasks or max(self.min_tasks, 4 * (os.cpu_count() or 1))
-        tasks = min(max(-(-total // (self.task_size or unit.task_size)), self.min_tasks), most)
+        maximum = self.max_tasks or max(self.min_tasks, 4 * (os.cpu_count() or 1))
+        tasks = min(max(-(-total // (self.task_size or unit.task_size)), self.min_tasks), maximum)
         return tasks, max(-(-total // tasks), unit.min_split)
 
     def check_loss(self, gaps: Sequence[PositionGap]) -> None:

@@ -73,8 +73,8 @@ class KafkaCheck:
     def _out_of_order(self, segment: KafkaSegment, entry: StoredEntry, following: int) -> Iterator[Fault]:
         at = Position(entry.base_offset)
         if entry.base_offset < max(self._offset, segment.start):
-            least = max(self._offset, segment.start)
-            yield Fault(segment.path, at, f"an entry at offset {entry.base_offset}, where {least} is the least")
+            minimum = max(self._offset, segment.start)
+            yield Fault(segment.path, at, f"an entry at offset {entry.base_offset}, where {minimum} is the least")
         elif entry.last_offset >= following:
             yield Fault(segment.path, at, f"offset {entry.last_offset}, but the next segment starts at {following}")
         self._offset = max(self._offset, entry.next_offset)

@@ -27,9 +27,9 @@ class OffsetIndex:
     def __init__(self, path: Path, base: int) -> None:
         self._path, self._base = path, base
 
-    def before(self, offset: int, most: int) -> list[int]:
-        """Return the bytes that the last `most` entries at or before an offset name, the nearest first. They are in no
-        order, or nonsense, if the file is damaged; none if it cannot be read."""
+    def before(self, offset: int, maximum: int) -> list[int]:
+        """Return the bytes that the last entries at or before an offset name, at most `maximum`, nearest first. They
+        are in no order, or nonsense, if the file is damaged; none if it cannot be read."""
         try:
             with io.FileIO(self._path) as file:
                 count = file.seek(0, io.SEEK_END) // _OFFSET.size
@@ -42,7 +42,7 @@ class OffsetIndex:
                         high = middle
                     else:
                         low = middle + 1
-                return [self._entry(file, number)[1] for number in range(low - 1, max(-1, low - 1 - most), -1)]
+                return [self._entry(file, number)[1] for number in range(low - 1, max(-1, low - 1 - maximum), -1)]
         except (OSError, struct.error):
             return []
 

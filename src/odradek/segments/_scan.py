@@ -12,13 +12,13 @@ from odradek.segments._files import CHUNK_BYTES
 from odradek.types import NO_TIMESTAMP, KiB, MiB
 from odradek.wire.kafka.records.batch import (
     HEADER_BYTES,
-    LEAST_LENGTH,
+    MIN_LENGTH,
     NO_EPOCH,
     batch_header,
 )
 from odradek.wire.kafka.records.entries import end_of
 from odradek.wire.kafka.records.message_set import HEAD_BYTES
-from odradek.wire.kafka.records.message_set import LEAST_LENGTH as LEAST_MESSAGE
+from odradek.wire.kafka.records.message_set import MIN_LENGTH as MIN_MESSAGE_LENGTH
 
 __all__ = ["LARGEST_ENTRY", "EntryScan", "ScanStop", "StoredEntry", "read_entry", "read_sound_entry"]
 
@@ -178,7 +178,7 @@ class EntryScan:
         magic, size = head[16], 12 + length
         if magic > 2:
             return ScanStop.DAMAGED, f"unknown magic {magic}"
-        if length < (LEAST_LENGTH if magic == 2 else LEAST_MESSAGE):
+        if length < (MIN_LENGTH if magic == 2 else MIN_MESSAGE_LENGTH):
             return ScanStop.DAMAGED, f"an entry whose length field says {length}"
         if (impossible := _impossible(head, offset, size)) is not None or size <= left:
             return impossible
@@ -248,8 +248,8 @@ def read_sound_entry(file: io.FileIO, at: int, size: int) -> StoredEntry | None:
     if len(head) < HEAD_BYTES or head[16] > 2:
         return None
     length = int.from_bytes(head[8:12], "big", signed=True)
-    least = LEAST_LENGTH if head[16] == 2 else LEAST_MESSAGE
-    if not least <= length <= min(size - at, LARGEST_ENTRY) - 12:
+    minimum = MIN_LENGTH if head[16] == 2 else MIN_MESSAGE_LENGTH
+    if not minimum <= length <= min(size - at, LARGEST_ENTRY) - 12:
         return None
     entry = next(iter(EntryScan(file, at, at + 12 + length, 0)), None)
     if entry is None:

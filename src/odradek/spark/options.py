@@ -278,9 +278,9 @@ def _is_kafka07(options: Mapping[str, str]) -> bool:
     return BOOTSTRAP not in by_name and not (path and unit_of_directories(_parse_directories(path, "path")) is RECORDS)
 
 
-def _check_order(least: int, name: str, most: int | None) -> None:
-    if most is not None and least > most:
-        raise ConfigError(f"option {name} ({least}) is more than {name.replace('min', 'max')} ({most})")
+def _check_order(minimum: int, name: str, maximum: int | None) -> None:
+    if maximum is not None and minimum > maximum:
+        raise ConfigError(f"option {name} ({minimum}) is more than {name.replace('min', 'max')} ({maximum})")
 
 
 def _parse_directories(text: str, option: str) -> tuple[Directory, ...]:

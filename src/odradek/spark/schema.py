@@ -139,7 +139,7 @@ class RowLayout(NamedTuple):
         if len(numbers) > 1 and (row := _first(pc.not_equal(*map(pc.is_null, numbers.values())))) >= 0:
             raise BadRow(first_row + row, f"{' and '.join(numbers)} must both be null, or neither")
         for name, values in numbers.items():
-            wrong = pc.or_(pc.less(values, pa.scalar(0)), pc.greater(values, pa.scalar(MOST)))
+            wrong = pc.or_(pc.less(values, pa.scalar(0)), pc.greater(values, pa.scalar(MAX_PARTITION)))
             if (row := _first(wrong)) >= 0:
                 raise BadRow(first_row + row, f"invalid {name}: {values[row].as_py()}")
 
@@ -150,7 +150,7 @@ def _first(flags: Any) -> int:
     return present
 
 
-MOST = (1 << 31) - 1
+MAX_PARTITION = (1 << 31) - 1
 """The largest number of a broker or a partition."""
 
 

@@ -161,10 +161,10 @@ class StreamReader(_SourceReader, DataSourceStreamReader, SupportsTriggerAvailab
         self._last = time.monotonic()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        most = self._options.max_size
-        if most is None:
+        maximum = self._options.max_size
+        if maximum is None:
             return ReadAllAvailable()
-        return ReadMaxBytes(most) if self._logs.unit.exact else ReadMaxRows(most)
+        return ReadMaxBytes(maximum) if self._logs.unit.exact else ReadMaxRows(maximum)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Freeze the current ends of the logs as the end of this run."""
@@ -195,8 +195,8 @@ class StreamReader(_SourceReader, DataSourceStreamReader, SupportsTriggerAvailab
         is_due = waiting > 0 and (enough or time.monotonic() - self._last >= self._options.max_delay_s)
         if not (has_new or is_due or lost):
             return start
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else getattr(limit, "max_bytes", None)
-        ends, cuts = planning.end_of_micro_batch(begin, end, current, most, self._logs.unit)
+        maximum = limit.max_rows if isinstance(limit, ReadMaxRows) else getattr(limit, "max_bytes", None)
+        ends, cuts = planning.end_of_micro_batch(begin, end, current, maximum, self._logs.unit)
         self._reached = planning.with_boundaries(ends, self._logs.boundaries(cuts))
         self._last = time.monotonic()
         return offsets_to_dict(self._reached, now)

@@ -186,10 +186,10 @@ def parse_milliseconds(text: str, option: str) -> float:
     return parse_count(text, option) / 1000
 
 
-def parse_records(text: str, option: str, most: int = (1 << 63) - 1) -> int:
+def parse_records(text: str, option: str, maximum: int = (1 << 63) - 1) -> int:
     """Parse a number of records: at least 1, at most the largest offset."""
-    if not re.fullmatch(r"[0-9]{1,19}", text.strip(), re.ASCII) or not 0 < int(text) <= most:
-        raise invalid(option, text, f"a whole number from 1 to {most}")
+    if not re.fullmatch(r"[0-9]{1,19}", text.strip(), re.ASCII) or not 0 < int(text) <= maximum:
+        raise invalid(option, text, f"a whole number from 1 to {maximum}")
     return int(text)
 
 

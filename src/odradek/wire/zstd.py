@@ -59,9 +59,9 @@ def _bound(data: memoryview) -> int:
         elif magic == _MAGIC:
             flags = data[at + 4]
             at, window, declared = _header(data, at + 5, flags)
-            at, most = _blocks(data, at, min(window, _BLOCK))
+            at, maximum = _blocks(data, at, min(window, _BLOCK))
             at += 4 * (flags >> 2 & 1)  # the checksum
-            bound += most if declared is None else min(most, declared)
+            bound += maximum if declared is None else min(maximum, declared)
         else:
             break
     return bound

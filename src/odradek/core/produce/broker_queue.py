@@ -191,16 +191,16 @@ class BrokerQueue:
         """Move the oldest batches that may share a request, up to `request_bytes`, but at least one. Batches that take
         more records are moved only if they began by then."""
         batches, sequences = request.batches, self._sequences
-        most, left = MAX_REQUEST_PARTITIONS, self._limits.request_bytes
+        maximum, left = MAX_REQUEST_PARTITIONS, self._limits.request_bytes
         queues = [queue for queue in (self.closed, self.waiting) if queue]
         if len(queues) > 1:  # neither must starve while the other alone fills a request
             queues.sort(key=_age_of_first)
         for waiting in [self.isolated] if isolated else queues:
-            while waiting and len(batches) < most:
+            while waiting and len(batches) < maximum:
                 batch = waiting[0]
                 if batch.waiting_queue is waiting:
-                    most = min(most, batch.isolate_with) if batch.isolate_with else most
-                    full = batches and (batch.size > left or len(batches) >= most)
+                    maximum = min(maximum, batch.isolate_with) if batch.isolate_with else maximum
+                    full = batches and (batch.size > left or len(batches) >= maximum)
                     if full or (batch.created_at > until and waiting is self.waiting):
                         break
                     # It might when it was offered. Meanwhile another batch of its partition may have been refused, or

@@ -281,9 +281,9 @@ class KafkaBrokerClient:
         epoch = -1 if known is None else known.leader_epoch
 
         def build(versions: BrokerVersions) -> ListOffsetsRequest:
-            most = 1 if versions.has_time_index else count
+            maximum = 1 if versions.has_time_index else count
             committed = read_committed and versions.has_read_committed
-            return list_offsets_request(partition, at, most, leader_epoch=epoch, read_committed=committed)
+            return list_offsets_request(partition, at, maximum, leader_epoch=epoch, read_committed=committed)
 
         response = await self.connection.submit_built(ListOffsetsRequest, build)
         return read_list_offsets(response, partition, f"{self.broker.address}: position {at!r} of {partition}")

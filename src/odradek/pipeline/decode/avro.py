@@ -176,21 +176,21 @@ class _AvroRecord:
     def _items(self, node: AvroNode) -> Iterator[AvroNode]:
         """Yield the type of each item of an array or a map, before it is read."""
         items, start = node.children["value"], self.at
-        least = items.size + (node.kind == "map")
+        minimum = items.size + (node.kind == "map")
         while count := self._varint(node):
             if count < 0:
                 self._varint(node)  # the size of the block in bytes, for readers that skip it
-            if abs(count) * least > len(self._data) - self.at:
+            if abs(count) * minimum > len(self._data) - self.at:
                 why = f"is not Avro of this schema: {abs(count)} items are more than fit in the rest of the value"
                 self._fail(DeadReason.SYNTAX, why, node, start)
             for _ in range(abs(count)):
                 yield items
             start = self.at
 
-    def _range(self, number: int, least: int, most: int, node: AvroNode, at: int, reason: DeadReason) -> int:
-        if not least <= number <= most:
+    def _range(self, number: int, minimum: int, maximum: int, node: AvroNode, at: int, reason: DeadReason) -> int:
+        if not minimum <= number <= maximum:
             what = node.kind if node.kind in ("enum", "optional", "boolean") else type_name(node.column)
-            self._fail(reason, f"is {number}, which {what} cannot have: it is from {least} to {most}", node, at)
+            self._fail(reason, f"is {number}, which {what} cannot have: it is from {minimum} to {maximum}", node, at)
         return number
 
     def _fail(self, reason: DeadReason, why: str, node: AvroNode, at: int) -> NoReturn:

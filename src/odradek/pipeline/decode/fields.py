@@ -179,8 +179,8 @@ def limits_of(kind: Any, per_unit: int = 1) -> tuple[int, int]:
         return MICROSECONDS[0] // per_unit, MICROSECONDS[1] // per_unit
     if pt.is_time(kind):
         return 0, 86_400_000 * (1 if kind == pa.time32("ms") else 1000) - 1
-    most = (1 << (kind.bit_width - 1)) - 1
-    return -most - 1, most
+    maximum = (1 << (kind.bit_width - 1)) - 1
+    return -maximum - 1, maximum
 
 
 def _parse_date(text: str) -> int:

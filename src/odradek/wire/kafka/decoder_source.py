@@ -37,15 +37,15 @@ from odradek.wire.kafka.schema import (
 )
 from odradek.wire.kafka.source import Fixed, Source
 
-__all__ = ["DecoderSource", "least_size"]
+__all__ = ["DecoderSource", "min_size"]
 
 
-def least_size(kind: Kind, version: int, flexible: bool) -> int:
+def min_size(kind: Kind, version: int, flexible: bool) -> int:
     """Return the minimum size of an encoded value (bytes). The value may be null."""
     if isinstance(kind, Nested):
         fields = [field for field in fields_of(kind.type) if field.is_in(version) and field.tag is None]
         sizes = (
-            1 if isinstance(f.kind, Nested) and f.nullable else least_size(f.kind, version, flexible) for f in fields
+            1 if isinstance(f.kind, Nested) and f.nullable else min_size(f.kind, version, flexible) for f in fields
         )
         return sum(sizes) + flexible
     if isinstance(kind, Primitive) and kind.size:
@@ -274,10 +274,10 @@ class DecoderSource:
 
     def _array(self, element: Kind, target: str) -> None:
         line, block = self.source.line, self.source.block
-        least = max(1, least_size(element, self._version, self._flexible))
+        minimum = max(1, min_size(element, self._version, self._flexible))
         if self._flexible:
             line("n -= 1")
-        with block(f"if not 0 <= n <= (end - p) // {least}"):
+        with block(f"if not 0 <= n <= (end - p) // {minimum}"):
             line("raise count_error(n, end - p)")
         if isinstance(element, Primitive) and element.size:
             self._fixed_array(element, target)

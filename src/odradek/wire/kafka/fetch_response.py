@@ -21,7 +21,7 @@ from odradek.wire.kafka.decode import (
     section_decoder,
     tail_decoder,
 )
-from odradek.wire.kafka.decoder_source import least_size
+from odradek.wire.kafka.decoder_source import min_size
 from odradek.wire.kafka.headers import ResponseHeader, header_version
 from odradek.wire.kafka.messages.data import FetchableTopicResponse, FetchPartitionData, FetchResponse
 from odradek.wire.kafka.primitives import Malformed, TooShort, count_error, length_error
@@ -78,8 +78,8 @@ def _sections(version: int) -> _Sections:
         tail_decoder(response, response, version),
         tail_decoder(response, topic, version),
         tail_decoder(response, partition, version),
-        least_size(Nested(topic), version, flexible),
-        least_size(Nested(partition), version, flexible),
+        min_size(Nested(topic), version, flexible),
+        min_size(Nested(partition), version, flexible),
         flexible,
     )
 
@@ -268,9 +268,9 @@ class FetchResponseDecoder(FrameDecoder):
 
     # ---- what comes next ----------------------------------------------------------------------------------
 
-    def _check_count(self, count: int, least: int, left: int) -> None:
+    def _check_count(self, count: int, minimum: int, left: int) -> None:
         left += self._beyond
-        if not 0 <= count <= left // least:
+        if not 0 <= count <= left // minimum:
             raise count_error(count, left)
 
     def _next_topic(self) -> None:

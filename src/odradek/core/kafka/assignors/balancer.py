@@ -93,8 +93,8 @@ class Balancer:
     def _can_change(self, member: str) -> bool:
         """Return True if the member could get another partition, or lose one of its own to another member."""
         mine = self._state.assignment[member]
-        most = sum(len(self._topics[topic]) for topic in self._wants[member])
-        return len(mine) < most or any(len(self._subscribers[partition.topic]) > 1 for partition in mine)
+        maximum = sum(len(self._topics[topic]) for topic in self._wants[member])
+        return len(mine) < maximum or any(len(self._subscribers[partition.topic]) > 1 for partition in mine)
 
     def _reassign(self, partitions: Sequence[TopicPartition]) -> bool:
         """Move partitions until no move helps. Return True if any has moved.
@@ -116,12 +116,12 @@ class Balancer:
 
     def _better_owner(self, partition: TopicPartition) -> str | None:
         """Return the earlier owner, or else the subscriber with the fewest, if that has at least two fewer."""
-        most = self._state.count(self._state.owner[partition]) - 1
+        maximum = self._state.count(self._state.owner[partition]) - 1
         earlier = self._earlier.get(partition)
-        if earlier and partition.topic in self._wants[earlier] and self._state.count(earlier) < most:
+        if earlier and partition.topic in self._wants[earlier] and self._state.count(earlier) < maximum:
             return earlier
         fewest = next(m for m in self._state.fewest_first() if partition.topic in self._wants[m])
-        return fewest if self._state.count(fewest) < most else None
+        return fewest if self._state.count(fewest) < maximum else None
 
     def _move(self, partition: TopicPartition, target: str) -> None:
         partition = self._moves.instead_of(partition, self._state.owner[partition], target)

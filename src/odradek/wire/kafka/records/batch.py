@@ -11,8 +11,8 @@ from odradek.wire.kafka.records.compression import decompress
 
 __all__ = [
     "HEADER_BYTES",
-    "LEAST_LENGTH",
-    "LEAST_RECORD",
+    "MIN_LENGTH",
+    "MIN_RECORD_BYTES",
     "NO_EPOCH",
     "ROW_BYTES",
     "BatchHeader",
@@ -29,9 +29,9 @@ _START = struct.Struct(">qii")  # base offset, length and leader epoch
 HEADER_BYTES = _HEADER.size
 NO_EPOCH = -1
 """The leader epoch of what no leader has written yet."""
-LEAST_LENGTH = HEADER_BYTES - 12
+MIN_LENGTH = HEADER_BYTES - 12
 """The least a length field may say."""
-LEAST_RECORD = 7
+MIN_RECORD_BYTES = 7
 """Bytes of a record without key, value and headers."""
 _CRC_FROM = 21
 
@@ -135,8 +135,8 @@ def end_of_damaged(batch: BatchHeader, position: int, max_decompressed_bytes: in
     records can ever have been in it, of which compaction has left some. Otherwise the damage would decide how many good
     records behind it are lost; so the end is one offset behind `position`, and every further fetch moves on by one.
     """
-    most = max_decompressed_bytes // LEAST_RECORD
-    if batch.base_offset >= 0 and 0 < batch.record_count <= batch.last_offset_delta + 1 <= most:
+    maximum = max_decompressed_bytes // MIN_RECORD_BYTES
+    if batch.base_offset >= 0 and 0 < batch.record_count <= batch.last_offset_delta + 1 <= maximum:
         return batch.next_offset
     return max(position, batch.base_offset) + 1
 

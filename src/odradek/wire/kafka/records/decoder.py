@@ -14,7 +14,7 @@ from odradek.wire.decoding import DecodingOptions
 from odradek.wire.kafka.records import batch as batches
 from odradek.wire.kafka.records.batch import BatchHeader
 from odradek.wire.kafka.records.entries import EntryDecoder, EpochSpan, FetchContext, IsVisible, end_of, is_compressed
-from odradek.wire.kafka.records.message_set import HEAD_BYTES, LEAST_LENGTH
+from odradek.wire.kafka.records.message_set import HEAD_BYTES, MIN_LENGTH
 
 __all__ = ["DecodingOptions", "IsVisible", "RecordDecoder"]
 
@@ -275,7 +275,7 @@ class RecordDecoder:
         offset, length = int.from_bytes(head[:8], "big", signed=True), int.from_bytes(head[8:12], "big", signed=True)
         magic = head[16] if len(head) == HEAD_BYTES else 0
         where = max(self._entries.end, offset)
-        if length < (batches.LEAST_LENGTH if magic == 2 else LEAST_LENGTH):
+        if length < (batches.MIN_LENGTH if magic == 2 else MIN_LENGTH):
             raise self._entries.corrupt_message(where, f"an entry whose length field says {length}")
         if magic > 2:
             raise self._entries.corrupt_message(where, f"unknown magic {magic}")

@@ -10,11 +10,11 @@ from odradek.wire.compression import CompressionError, DecompressedTooLarge
 from odradek.wire.kafka.records.batch import ROW_BYTES
 from odradek.wire.kafka.records.compression import decompress
 
-__all__ = ["HEAD_BYTES", "LEAST_LENGTH", "Wrapper", "compression_of", "is_crc_right", "message_damage", "open_wrapper"]
+__all__ = ["HEAD_BYTES", "MIN_LENGTH", "Wrapper", "compression_of", "is_crc_right", "message_damage", "open_wrapper"]
 
 HEAD_BYTES = 17
 """Bytes of any entry up to and with its magic."""
-LEAST_LENGTH = 14
+MIN_LENGTH = 14
 """The least a length field may say."""
 _COMPRESSION, _APPEND_TIME = 7, 8
 
