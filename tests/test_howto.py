@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 from uuid import uuid4
 
@@ -63,6 +64,49 @@ def test_segments(backup: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "offsets 0 250 (0, 250)\n0\n" in printed
     assert [record.position for record in names["part"]] == list(range(100, 200))
     assert len(names["committed"]) == 250
+
+
+class Enough(Exception):
+    """Raised by a handler that has seen all."""
+
+
+async def run_example(block: str, **names: Any) -> dict[str, Any]:
+    """Run a block that awaits; return the names it defines."""
+    exec(f"async def example():\n{indent(block, '    ')}\n    return locals()", names)
+    result: dict[str, Any] = await names["example"]()
+    return result
+
+
+@pytest.mark.anyio
+async def test_share_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    accepted, side_by_side, memory = blocks_of("share-groups.md")
+    cluster = MemoryCluster({"jobs": 1})
+    cluster.start_share_group("workers", od.EARLIEST)
+    cluster.append("jobs", [b"one", b"two", b"three"])
+    monkeypatch.setattr(od, "connect", lambda url: cluster.connect())
+    handled: list[tuple[bytes | None, int]] = []
+    ended = anyio.Event()
+
+    async def handle(record: od.ShareRecord) -> None:
+        handled.append((record.value, record.delivery_count))
+        if record.value == b"two" and record.delivery_count < 3:
+            raise Enough
+        if record.value == b"two":
+            ended.set()
+        if record.value == b"three":
+            raise ValueError
+
+    with pytest.raises(Enough):
+        await run_example(accepted, od=od, handle=handle)
+    assert handled == [(b"one", 1), (b"two", 1)]
+    handled.clear()
+    names = {"od": od, "anyio": anyio, "handle": handle, "TemporaryError": Enough}
+    async with cluster.connect() as k, anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: run_example(side_by_side, k=k, **names))
+        await ended.wait()
+        tasks.cancel_scope.cancel()
+    assert sorted(handled) == [(b"three", 2), (b"two", 2), (b"two", 3)]
+    assert (await run_example(memory, od=od, MemoryCluster=MemoryCluster))["record"].value == b"one"
 
 
 @pytest.mark.anyio
