@@ -1,6 +1,7 @@
 """The line to a real broker is cut at every byte of a produce and its answer, of a fetch and its answer.
 
-Every record is acknowledged and in the log once, in order, and a reader sees each once.
+Every record is acknowledged and in the log once, in order, and a reader sees each once. A share group gets each at
+least once, wherever the line is cut.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import pytest
 import odradek as od
 from odradek.io.tcp import connect
 from odradek.testing import FaultProxy, KafkaBroker
+
+from .test_share_groups import begin_at_the_start
 
 pytestmark = [pytest.mark.anyio, pytest.mark.brokers, pytest.mark.timeout(300)]
 
@@ -133,3 +136,28 @@ async def test_a_line_cut_at_every_byte_of_a_fetch_and_its_answer_loses_and_repe
         return Passed.by(proxy).since(before)
 
     await cut_everywhere(proxy, read)
+
+
+async def test_lines_cut_again_and_again_lose_no_record_of_a_share_group(
+    cluster: od.Cluster, proxy: FaultProxy, topic: str, odradek_kafka: KafkaBroker
+) -> None:
+    begin_at_the_start(odradek_kafka, topic)
+    values = [b"%d" % number for number in range(100)]
+    async with cluster.producer() as out:
+        await out.send_many(topic, [*values, b"end"])
+    delivered: list[bytes | None] = []
+    refused = 0
+    with anyio.fail_after(120):
+        async with cluster.share_consumer(topic, group=topic, acknowledge="explicit", max_records=10) as consumer:
+            async for batch in consumer.batches():
+                if len(delivered) % 3 == 0:
+                    proxy.cut()  # before the records are accepted: the broker releases them
+                delivered += batch.values
+                batch.accept()
+                try:
+                    await consumer.commit()
+                except od.GroupError:
+                    refused += 1  # nobody knows whether the broker has taken them
+                if b"end" in batch.values:
+                    break
+    assert set(delivered) == {*values, b"end"} and refused

@@ -63,8 +63,8 @@ class ShareFetcher:
         """To be notified when there may be something to send."""
         self.answered = Notifier()
         """Notified after every response, and at the end of `run`."""
-        self.problem = ""
-        """The last error, until a request succeeds."""
+        self.ended = False
+        """True after `run`: no acknowledgement is sent any more."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.session!r}>"
@@ -97,6 +97,7 @@ class ShareFetcher:
                 if failures:
                     await anyio.sleep(self._backoff.delay(failures - 1, random()))
         finally:
+            self.ended = True
             self.answered.notify()
 
     async def _exchange(self, request: ShareFetchRequest | ShareAcknowledgeRequest) -> bool:
@@ -107,12 +108,10 @@ class ShareFetcher:
             else:
                 answer = self.session.acknowledged(await self._connection().submit(request))
         except OdradekError as error:
-            self.problem = str(error)
-            self._receive(self.session.lost(self.problem))
+            self._receive(self.session.lost(str(error)))
             if not error.retriable:
                 raise
             return False
-        self.problem = answer.text if answer.code else ""
         self._receive(answer)
         if answer.code and not answer.passes:
             raise broker_error(answer.code, f"{self._connection().address}: {type(request).__name__} {answer.text}")

@@ -152,7 +152,7 @@ class KafkaShareGroup:
     async def flush(self) -> None:
         """Wait until every acknowledgement was answered (see `ShareGroup`)."""
         for fetcher in list(self._fetchers.values()):
-            while fetcher.session.has_unanswered and not self._ended:
+            while fetcher.session.has_unanswered and not fetcher.ended:
                 version = fetcher.answered.version
                 fetcher.changed.notify()
                 await fetcher.answered.wait(version)
