@@ -103,7 +103,7 @@ MUTATIONS = (
     ),
     Mutation("core/kafka/transactions.py", " and partition in self._contents.added", "", TRANSACTIONS),
     Mutation("core/kafka/transactions.py", "request is None or self._contents.started", "True", TRANSACTIONS),
-    Mutation("core/kafka/member_base.py", "if revoke is self._revoking:", "if True:", MEMBER),
+    Mutation("core/kafka/member_base.py", "if revoke is self._revoking:", "if self._revoking is not None:", MEMBER),
     Mutation("core/kafka/member.py", "if now >= self._session_ends:", "if now < 0:", MEMBER),
     # Bytes: entries that span feeds, deferred ones in their order, and whose epoch a position gets.
     Mutation(

@@ -90,6 +90,13 @@ def test_a_small_limit_is_kept_to() -> None:
     assert admitted == (at(1 * GiB, 0), [SplitPoint(P, 64 << 10, 0, 1 * GiB)])
 
 
+def test_small_shares_together_are_no_more_than_the_limit() -> None:
+    limit, size = 2 * BYTES.min_share, 3 * BYTES.min_share
+    _, cuts = end_of_micro_batch(at(0, 0, 0), at(size, size, size), logs(*[Extent(0, size)] * 3), limit)
+    assert [cut.partition for cut in cuts] == [P, Q]
+    assert limit - 3 < sum(cut.position for cut in cuts) <= limit
+
+
 def test_what_has_lost_its_beginning_counts_from_where_it_begins() -> None:
     _, cuts = end_of_micro_batch(at(0), at(4 * GiB), logs(Extent(3 * GiB, 4 * GiB)), 256 * MiB)
     assert cuts == [SplitPoint(P, 3 * GiB + 256 * MiB, 3 * GiB, 4 * GiB)]
