@@ -16,6 +16,8 @@ import psutil
 
 import odradek
 
+from .classes import java_options
+
 SOURCES = str(Path(odradek.__file__).parents[1])
 PATHS = os.pathsep.join([SOURCES, str(Path(__file__).parents[2])])
 """For imports of odradek, and of `tests`."""
@@ -23,9 +25,6 @@ PATHS = os.pathsep.join([SOURCES, str(Path(__file__).parents[2])])
 SCRIPT = Path(__file__).with_name("crash.py")
 WAIT_S = 240.0
 """What a run may take that does what it should, on a machine that does much else."""
-
-JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A Spark that lives for seconds starts sooner so."""
 
 
 def until(condition: Callable[[], object], what: str) -> None:
@@ -48,7 +47,8 @@ class Child:
         self.scratch = scratch / "tmp"
         self.scratch.mkdir(parents=True, exist_ok=True)
         self._errors = scratch / "errors.txt"
-        environment = {**os.environ, "PYTHONPATH": PATHS, "TMPDIR": str(self.scratch), "JDK_JAVA_OPTIONS": JAVA}
+        own = {"PYTHONPATH": PATHS, "TMPDIR": str(self.scratch), "JDK_JAVA_OPTIONS": java_options()}
+        environment = {**os.environ, **own}
         with self._errors.open("wb") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, *arguments],
@@ -56,9 +56,9 @@ class Child:
             )  # fmt: skip
 
     @classmethod
-    def at(cls, step: str, file: Path, *more: str) -> Child:
-        """`crash.py` at this step."""
-        return cls([str(SCRIPT), step, str(file), *more], file.parent)
+    def reading(cls, file: Path, *more: str) -> Child:
+        """`crash.py`."""
+        return cls([str(SCRIPT), str(file), *more], file.parent)
 
     def __enter__(self) -> Self:
         return self

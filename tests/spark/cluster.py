@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import psutil
-import pyspark
 
 from odradek.spark.session import environment
 
-SPARK_HOME = Path(pyspark.__file__).parent
+from .classes import SPARK_HOME, java_options
 
 DEADLINE_S = 480
 """For each process to do what it is for: on two quiet cores all need less than 20."""
@@ -81,6 +80,7 @@ class Machine:
         self.environ = {
             **without_paths(),
             **environment(folder / "java"),
+            "JDK_JAVA_OPTIONS": java_options(),
             "PATH": os.pathsep.join(map(str, path)),
             "PYSPARK_PYTHON": python.python,
             "PYSPARK_DRIVER_PYTHON": python.python,

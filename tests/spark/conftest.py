@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ import odradek
 from odradek.spark.session import session
 
 from ..ranges.conftest import disconnected
+from .classes import QUICK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,6 +32,7 @@ def spark() -> Iterator[SparkSession]:
         "spark.default.parallelism": "2",
         "spark.executorEnv.PYTHONPATH": SOURCES,
         "spark.sql.streaming.stopTimeout": "120s",
+        "spark.driver.extraJavaOptions": shlex.join(QUICK),
     }
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SOURCES, before]))

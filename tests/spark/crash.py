@@ -1,8 +1,6 @@
-"""`odradek pipeline run` that says on standard output when a batch is about to be read.
+"""`odradek pipeline run` that says on standard output when a batch is about to be read, and waits for a line.
 
-crash.py all FILE.toml: says so, and goes on.
-crash.py reading FILE.toml: says so, and waits for a line on standard input.
-crash.py reading FILE.toml SECONDS: as well, and so long it tries to reach brokers.
+crash.py FILE.toml [SECONDS]: so long it tries to reach brokers.
 """
 
 from __future__ import annotations
@@ -20,13 +18,12 @@ from odradek.pipeline.source import read_request
 from odradek.ranges.request import ReadRequest
 
 
-def say_when_reading(*, wait: bool) -> None:
+def wait_before_reading() -> None:
     original = FlowRun._jobs
 
     def patched(self: FlowRun, *arguments: Any) -> Any:
         os.write(sys.stdout.fileno(), b"reading\n")
-        if wait:
-            sys.stdin.readline()
+        sys.stdin.readline()
         return original(self, *arguments)
 
     setattr(FlowRun, "_jobs", patched)  # noqa: B010
@@ -41,10 +38,10 @@ def shorten_deadlines(seconds: str) -> None:
     setattr(flow, "read_request", patched)  # noqa: B010
 
 
-def main(step: str, file: str, *seconds: str) -> int:
+def main(file: str, *seconds: str) -> int:
     if seconds:
         shorten_deadlines(*seconds)
-    say_when_reading(wait=step == "reading")
+    wait_before_reading()
     return run(["pipeline", "run", file, "--master", "local[2]", "--quiet"])
 
 

@@ -12,6 +12,7 @@ import pytest
 from odradek.spark.source import OdradekSource
 from odradek.wire.kafka07.message_set import encode_set
 
+from .classes import java_options
 from .conftest import SOURCES
 from .made import write_log
 
@@ -64,14 +65,18 @@ with session("killed", master="local[1]") as spark:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_killed_lookup_is_what_the_how_to_page_says_and_registering_helps(tmp_path: Path) -> None:
     write_log(tmp_path / "logs", "orders", 0, encode_set([b"a", b"b"]))
     (tmp_path / "pyspark_killed").mkdir()
     (tmp_path / "pyspark_killed" / "__init__.py").write_text(KILLED)
     run = subprocess.run(
         [sys.executable, "-c", DRIVER, str(tmp_path / "logs")],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), SOURCES])},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(tmp_path), SOURCES]),
+            "JDK_JAVA_OPTIONS": java_options(),
+        },
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     page = (Path(__file__).parents[2] / "docs" / "howto" / "spark-read.md").read_text("utf-8")

@@ -18,10 +18,13 @@ import pytest
 import odradek as od
 from odradek.pipeline.config import load
 from odradek.pipeline.flow import open_table, table_options
+from odradek.pipeline.run import execute
 from odradek.pipeline.table import Table
+from odradek.ranges import process
 from odradek.testing import FaultProxy, Kafka07Broker, ZooKeeperServer
 from odradek.testing.process import reserve_port
 
+from ..pipeline.workspace import in_process
 from .child import SOURCES, Child, until
 from .made import append
 
@@ -75,11 +78,10 @@ class Workspace:
         return Counter(value for path in paths for value in pq.ParquetFile(path).read(["value"])["value"].to_pylist())
 
     def run(self) -> None:
-        """A run that nobody disturbs, and that gets everything."""
-        with Child.at("all", self.file) as child:
-            while child.said():
-                pass
-            assert child.ended() == 0, child.errors
+        """A run that nobody disturbs, and that gets everything; its tasks run in this process."""
+        summary = execute(load(self.file), str(self.file), lambda *_: None, in_process)
+        process.disconnect()
+        assert not summary.failed, summary
         assert self.stored() == Counter(self.values)
 
 
@@ -135,7 +137,7 @@ def test_whatever_ends_a_batch_in_its_middle_is_told_and_the_next_run_goes_on(tm
         for end, (code, words) in ENDINGS.items():
             append(broker, "t", workspace.more())
             before = workspace.batches
-            with Child.at("reading", workspace.file) as child:
+            with Child.reading(workspace.file) as child:
                 at_the_second_batch(child)
                 line.throttle(SLOWLY)
                 enough = line.statistics().server_bytes + SLOWLY
@@ -162,7 +164,7 @@ def test_a_run_that_is_ended_while_spark_starts_leaves_nothing_behind(tmp_path: 
     with Kafka07Broker(config={"log.flush.interval": "1"}) as broker:
         workspace = Workspace(tmp_path, f'brokers = "1@{broker.address}"')
         append(broker, "t", workspace.more())
-        with Child.at("reading", workspace.file) as child:
+        with Child.reading(workspace.file) as child:
             assert child.said() == "reading", child.errors  # Spark is started for the first batch
             child.go_on()
             until(lambda: child.java() is not None, "Java")
@@ -233,7 +235,7 @@ def test_a_run_outlives_its_zookeeper_and_its_broker_or_fails_and_the_next_one_i
         workspace = Workspace(tmp_path, f'zookeeper = "{zookeeper.address}"')
         for lost, comes_back in ((zookeeper, True), (broker, True), (zookeeper, False), (broker, False)):
             confirmed(zookeeper, workspace.more())
-            with Child.at("reading", workspace.file, *([] if comes_back else ["10"])) as child:
+            with Child.reading(workspace.file, *([] if comes_back else ["10"])) as child:
                 at_the_second_batch(child)
                 lost.kill()
                 child.go_on()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from odradek import arguments
 from odradek.errors import ConfigError, ProtocolError, ServerError
+from odradek.testing.jars import maven_jars
 from odradek.testing.kafka.config import CONTROLLER, PLAINTEXT, PROXIED, properties, properties_text
 from odradek.testing.kafka.credentials import jaas_file, jaas_properties, unsecured_token
 from odradek.testing.kafka.java import ClassArchive, java_command, run_tool
@@ -398,7 +399,8 @@ class KafkaBroker(ServerProcess):
 
     @cached_property
     def _archive(self) -> ClassArchive:
-        return ClassArchive(self.setup.release, self._java)
+        jars = maven_jars(self.setup.release.coordinates)
+        return ClassArchive(f"kafka-{self.version}", jars, self._java)
 
     def _format(self) -> None:
         """Write the files that a broker in KRaft mode wants in an empty directory."""

@@ -67,17 +67,21 @@ def run_tool(
 
 
 class ClassArchive:
-    """The classes of a broker as Java has them in memory: starts take half the processor time with it (JEP 350).
+    """The classes of a program as Java has them in memory: starts take half the processor time with it (JEP 350).
 
-    The first broker of a release that stops in peace writes it, beside the jars in the cache; Java passes over one that
-    is not its own.
+    The first process that stops in peace writes it, beside the jars in the cache; Java passes over one that is not its
+    own.
+
+    Args:
+        program: Its name and version.
+        jars: Its class path.
+        java: A `java` executable or Java home, or None; see `odradek.java.find_java`.
     """
 
-    def __init__(self, release: Release, java: str | os.PathLike[str] | None) -> None:
+    def __init__(self, program: str, jars: Sequence[Path], java: str | os.PathLike[str] | None = None) -> None:
         executable = Path(find_java(java)).resolve()
-        jars = maven_jars(release.coordinates)
         name = hashlib.sha256("\n".join(map(str, [executable, *jars])).encode()).hexdigest()[:16]
-        self._path = cache_directory() / "classes" / f"kafka-{release.version}-{name}.jsa"
+        self._path = cache_directory() / "classes" / f"{program}-{name}.jsa"
         self._can_write = (executable.parent.parent / "lib" / "server" / "classes.jsa").exists()  # it builds on that
 
     def options(self, directory: Path) -> list[str]:
