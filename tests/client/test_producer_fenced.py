@@ -9,6 +9,7 @@ import anyio
 import pytest
 from anyio import wait_all_tasks_blocked
 from tests.client.producing import P0, P1, make_cluster, producing
+from tests.core.kafka.transaction_answers import partitions
 from tests.io.kafka.answers import metadata_response, topic_response
 from tests.io.kafka.peer import Peer
 
@@ -26,10 +27,8 @@ from odradek.wire.kafka.messages.data import (
 from odradek.wire.kafka.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from odradek.wire.kafka.messages.metadata import MetadataRequest
 from odradek.wire.kafka.messages.transactions import (
-    AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopicResult,
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
@@ -153,9 +152,7 @@ class Fencing:
         }
 
     def _add(self, request: Any, version: int) -> AddPartitionsToTxnResponse:
-        result = AddPartitionsToTxnPartitionResult(partition_index=0, partition_error_code=self.add)
-        topic = AddPartitionsToTxnTopicResult(name="t", results_by_partition=(result,))
-        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=(topic,))
+        return partitions((0, self.add))
 
     def _produce(self, request: ProduceRequest, version: int) -> ProduceResponse:
         (topic,) = request.topic_data

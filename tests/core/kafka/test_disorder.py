@@ -9,7 +9,8 @@ from tests.core.kafka import test_consumer_group_member as kip848
 from tests.core.kafka import test_member as classic
 from tests.core.kafka import test_transactions as txn
 from tests.core.kafka.test_member import tp
-from tests.core.kafka.test_transactions import A, B, partitions
+from tests.core.kafka.test_transactions import A, B
+from tests.core.kafka.transaction_answers import offsets, partitions
 
 from odradek.core.kafka.assignors import Assignor, CooperativeStickyAssignor, RangeAssignor, without_racks
 from odradek.core.kafka.consumer_group_member import ConsumerGroupState
@@ -439,7 +440,7 @@ def test_another_group_in_the_next_transaction_has_a_coordinator_of_its_own() ->
         driver.expect(AddOffsetsToTxnRequest, AddOffsetsToTxnResponse())
         assert driver.expect(FindCoordinatorRequest, FindCoordinatorResponse(node_id=node)).key == group
         assert driver.out().node_id == node
-        driver.txn.receive(txn.offsets((0, 0)), driver.now)
+        driver.txn.receive(offsets((0, 0)), driver.now)
         driver.txn.commit()
         driver.expect(EndTxnRequest, EndTxnResponse())
         driver.txn.begin(v2=False)
@@ -501,7 +502,7 @@ def test_offsets_that_the_coordinator_does_not_take_cost_the_transaction_and_no_
     driver.txn.add_offsets({A: Offset(1)}, txn.GROUP)
     driver.expect(AddOffsetsToTxnRequest, AddOffsetsToTxnResponse())
     driver.expect(FindCoordinatorRequest, FindCoordinatorResponse(node_id=8))
-    driver.expect(TxnOffsetCommitRequest, txn.offsets((0, code)))
+    driver.expect(TxnOffsetCommitRequest, offsets((0, code)))
     assert driver.state() is T.FAILED
 
 
@@ -510,10 +511,10 @@ def test_a_rebalance_during_a_transaction_aborts_it_and_the_next_one_takes_the_n
     driver.txn.add_offsets({A: Offset(1)}, GroupMetadata("g", 1, "m"))
     driver.expect(AddOffsetsToTxnRequest, AddOffsetsToTxnResponse())
     driver.expect(FindCoordinatorRequest, FindCoordinatorResponse(node_id=8))
-    driver.expect(TxnOffsetCommitRequest, txn.offsets((0, 22)))
+    driver.expect(TxnOffsetCommitRequest, offsets((0, 22)))
     driver.txn.abort()
     driver.expect(EndTxnRequest, EndTxnResponse())
     driver.txn.begin(v2=False)
     driver.txn.add_offsets({A: Offset(1)}, GroupMetadata("g", 2, "m"))
     driver.expect(AddOffsetsToTxnRequest, AddOffsetsToTxnResponse())
-    assert driver.expect(TxnOffsetCommitRequest, txn.offsets((0, 0))).generation_id == 2
+    assert driver.expect(TxnOffsetCommitRequest, offsets((0, 0))).generation_id == 2

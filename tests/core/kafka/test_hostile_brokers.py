@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.core.kafka.transaction_answers import offsets, partitions
 
 from odradek.core.kafka.assignors import CooperativeStickyAssignor, StickyAssignor, without_racks
 from odradek.core.kafka.consumer_group_member import ConsumerGroupMember, ConsumerGroupState
@@ -38,18 +39,12 @@ from odradek.wire.kafka.messages.groups import (
 from odradek.wire.kafka.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
-    AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopicResult,
     EndTxnRequest,
     EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
     TxnOffsetCommitRequest,
-    TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
 )
 from odradek.wire.kafka.schema import Request, Response
 
@@ -169,19 +164,9 @@ def test_a_consumer_group_member_survives_every_answer(steps: list[tuple[str, in
 TXN_ANSWERS: Answers = {
     FindCoordinatorRequest: lambda code: FindCoordinatorResponse(error_code=code, node_id=1),
     InitProducerIdRequest: lambda code: InitProducerIdResponse(error_code=code, producer_id=1, producer_epoch=1),
-    AddPartitionsToTxnRequest: lambda code: AddPartitionsToTxnResponse(
-        results_by_topic_v3_and_below=(
-            AddPartitionsToTxnTopicResult(
-                name="t", results_by_partition=(AddPartitionsToTxnPartitionResult(partition_error_code=code),)
-            ),
-        )
-    ),
+    AddPartitionsToTxnRequest: lambda code: partitions((0, code)),
     AddOffsetsToTxnRequest: lambda code: AddOffsetsToTxnResponse(error_code=code),
-    TxnOffsetCommitRequest: lambda code: TxnOffsetCommitResponse(
-        topics=(
-            TxnOffsetCommitResponseTopic(name="t", partitions=(TxnOffsetCommitResponsePartition(error_code=code),)),
-        )
-    ),
+    TxnOffsetCommitRequest: lambda code: offsets((0, code)),
     EndTxnRequest: lambda code: EndTxnResponse(error_code=code),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.core.kafka.transaction_answers import offsets, partitions
 
 from odradek.core.kafka.producer_state import ProducerIdentity
 from odradek.core.kafka.transaction_requests import GroupMetadata, Offset
@@ -15,18 +16,12 @@ from odradek.wire.kafka.messages.groups import FindCoordinatorRequest, FindCoord
 from odradek.wire.kafka.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
-    AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopicResult,
     EndTxnRequest,
     EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
     TxnOffsetCommitRequest,
-    TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
 )
 from odradek.wire.kafka.schema import Response
 
@@ -74,30 +69,6 @@ class Driver:
         self.opened().txn.add_partition(A)
         self.expect(AddPartitionsToTxnRequest, partitions((0, 0)))
         return self
-
-
-def partitions(*results: tuple[int, int]) -> AddPartitionsToTxnResponse:
-    return AddPartitionsToTxnResponse(
-        results_by_topic_v3_and_below=(
-            AddPartitionsToTxnTopicResult(
-                name="t",
-                results_by_partition=tuple(
-                    AddPartitionsToTxnPartitionResult(partition_index=n, partition_error_code=e) for n, e in results
-                ),
-            ),
-        )
-    )
-
-
-def offsets(*results: tuple[int, int]) -> TxnOffsetCommitResponse:
-    return TxnOffsetCommitResponse(
-        topics=(
-            TxnOffsetCommitResponseTopic(
-                name="t",
-                partitions=tuple(TxnOffsetCommitResponsePartition(partition_index=n, error_code=e) for n, e in results),
-            ),
-        )
-    )
 
 
 def test_the_first_step_asks_who_coordinates_and_for_an_id() -> None:

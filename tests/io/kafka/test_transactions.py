@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 from tests.conformance.kafka.apis import APIS as APIS_BY_KEY
+from tests.core.kafka.transaction_answers import offsets, partitions
 from tests.io.kafka.answers import metadata_response, topic_response
 from tests.io.kafka.peer import EVERYTHING, Peer
 
@@ -33,18 +34,12 @@ from odradek.wire.kafka.messages.metadata import ApiVersionsRequest, FinalizedFe
 from odradek.wire.kafka.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
-    AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopicResult,
     EndTxnRequest,
     EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
     TxnOffsetCommitRequest,
-    TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
 )
 
 pytestmark = pytest.mark.anyio
@@ -84,16 +79,11 @@ class Coordinator:
                 self.epoch += not code
                 return InitProducerIdResponse(error_code=code, producer_id=7, producer_epoch=self.epoch)
             case AddPartitionsToTxnRequest():
-                result = AddPartitionsToTxnPartitionResult(partition_index=0, partition_error_code=code)
-                topic = AddPartitionsToTxnTopicResult(name="t", results_by_partition=(result,))
-                return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=(topic,))
+                return partitions((0, code))
             case AddOffsetsToTxnRequest():
                 return AddOffsetsToTxnResponse(error_code=code)
             case TxnOffsetCommitRequest():
-                partition = TxnOffsetCommitResponsePartition(partition_index=0, error_code=code)
-                return TxnOffsetCommitResponse(
-                    topics=(TxnOffsetCommitResponseTopic(name="t", partitions=(partition,)),)
-                )
+                return offsets((0, code))
             case EndTxnRequest():
                 if not code:
                     self.ended.append(request.committed)
