@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import click
+from click.testing import CliRunner
+
+from odradek.cli.lag import _print
+from odradek.core.admin import PartitionLag
+from odradek.types import Position, TopicPartition
+
 from .conftest import Command, Put, jsons
 
 
@@ -34,3 +41,17 @@ def test_a_group_is_listed_described_and_moved(odradek: Command, put: Put, topic
     odradek("seek", group, "--to", f"{topic}/9-9=1", code=1)
     odradek("group", "delete", group, "--apply", code=1)
     odradek("topic", "create", topic, "-p", "1", "-r", "1", code=1)
+
+
+def test_lag_shows_the_members_of_a_group_that_runs() -> None:
+    rows = {
+        TopicPartition("t", 0): PartitionLag(Position(7), Position(10), 3, "m-1"),
+        TopicPartition("t", 1): PartitionLag(None, Position(4), 4, None),
+    }
+    result = CliRunner().invoke(click.Command("print", callback=lambda: _print({"g": rows}, False, False, clear=False)))
+    assert result.output.splitlines() == [
+        "topic  partition  committed  end  lag  member",
+        "t      0          7           10    3  m-1",
+        "t      1          -            4    4  -",
+        "total 7",
+    ]

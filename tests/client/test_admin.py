@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import odradek as od
-from odradek.core.admin import PositionChange
+from odradek.core.admin import PartitionLag, PositionChange
 from odradek.errors import GroupError
 from odradek.testing import MemoryCluster
 from odradek.types import EARLIEST, LATEST, Position, StartPosition
@@ -108,3 +108,32 @@ async def test_what_a_cluster_cannot_do_says_what_it_needs(cluster: MemoryCluste
     async with cluster.connect() as k:
         with pytest.raises(od.Unsupported, match="a real broker"):
             await k.admin.describe_topic_configs("t")
+
+
+async def test_the_lag_of_a_group_has_position_end_and_member_of_each_partition(cluster: MemoryCluster) -> None:
+    cluster.append("t", [b"v"] * 4, partition=1)
+    cluster.set_committed("g", {P0: 7})
+    async with cluster.connect() as k:
+        assert await k.admin.lag("g") == {
+            P0: PartitionLag(Position(7), Position(10), 3, None),
+            P1: PartitionLag(None, Position(4), 4, None),
+        }
+        cluster.delete_records(P0, 8)
+        assert (await k.admin.lag("g"))[P0].lag == 2  # what was deleted cannot be read any more
+        async with k.consumer("t", group="g", consumer_id="me"):
+            assert {partition: row.member for partition, row in (await k.admin.lag("g")).items()} == {
+                P0: "g_me",
+                P1: "g_me",
+            }
+        assert await k.admin.lag("unknown") == {}
+        with pytest.raises(TypeError, match="group must be"):
+            await k.admin.lag(7)  # type: ignore[arg-type]
+
+
+async def test_a_lag_that_cannot_be_known_raises_and_one_beyond_the_end_is_none(cluster: MemoryCluster) -> None:
+    cluster.set_committed("g", {P0: 12})
+    async with cluster.connect() as k:
+        assert (await k.admin.lag("g"))[P0] == PartitionLag(Position(12), Position(10), 0, None)
+        cluster.fail("positions", od.BrokerError(29, "TOPIC_AUTHORIZATION_FAILED"), partition=P0)
+        with pytest.raises(od.BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+            await k.admin.lag("g")

@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import asdict
 
 import anyio
 import click
 
 import odradek as od
-from odradek.cli.cluster_queries import PartitionExtent, extents
 from odradek.cli.options import JSON, clustered, examples
 from odradek.cli.output import echo_json, table
-from odradek.types import Position, TopicPartition
+from odradek.core.admin import PartitionLag
+from odradek.types import TopicPartition
 
 __all__ = ["lag"]
 
 WATCH_SECONDS = 2.0
 
 
-class PartitionLag(NamedTuple):
-    """The lag of a group on one partition.
-
-    Args:
-        group: The group's name.
-        partition: The partition.
-        committed: The position the group committed, or None.
-        end: The end of the partition.
-        lag: Distance from the committed position, or from the oldest one if that is later, to the end.
-    """
-
-    group: str
-    partition: TopicPartition
-    committed: Position | None
-    end: Position
-    lag: int
+Lags = Mapping[str, Mapping[TopicPartition, PartitionLag]]
 
 
 @click.command(
@@ -59,47 +44,36 @@ async def _lag(url: str, group: str | None, watch: bool, limit: int | None, as_l
     async with od.connect(url) as k:
         while True:
             groups = [group] if group is not None else await k.driver.groups()
-            rows = [row for name in groups for row in await _lag_of_group(k, name)]
-            if group is not None and not rows:
+            lags = {name: await k.admin.lag(name) for name in groups}
+            if group is not None and not lags[group]:
                 raise click.ClickException(f"{group}: this group has no committed positions")
-            _print(rows, group is None, as_lines, clear=watch)
-            for row in rows:
-                if row.committed is not None and row.committed > row.end:
-                    click.echo(f"{row.group}: {row.partition}: {row.committed} is beyond the end, {row.end}", err=True)
-            if limit is not None and any(total > limit for total in _totals(rows).values()):
+            _print(lags, group is None, as_lines, clear=watch)
+            _warn(lags)
+            if limit is not None and any(total > limit for total in _totals(lags).values()):
                 return 1
             if not watch:
                 return 0
             await anyio.sleep(WATCH_SECONDS)
 
 
-async def _lag_of_group(k: od.Cluster, group: str) -> list[PartitionLag]:
-    """Return the lag on every partition of the topics for which the group has committed a position."""
-    committed = await k.admin.group_positions(group)
-    rows: list[PartitionLag] = []
-    for topic in sorted({partition.topic for partition in committed}):
-        known = await extents(k, topic)
-        rows += (_row(group, p, committed.get(p), extent) for p, extent in known.items())
-    return rows
+def _warn(lags: Lags) -> None:
+    for group, rows in lags.items():
+        for partition, row in rows.items():
+            if row.committed is not None and row.committed > row.end:
+                click.echo(f"{group}: {partition}: {row.committed} is beyond the end, {row.end}", err=True)
 
 
-def _row(group: str, partition: TopicPartition, committed: Position | None, extent: PartitionExtent) -> PartitionLag:
-    begin = max(extent.earliest, committed or 0)
-    return PartitionLag(group, partition, committed, extent.latest, max(0, extent.latest - begin))
+def _totals(lags: Lags) -> dict[str, int]:
+    """Return the lag of each group that has positions."""
+    return {group: sum(row.lag for row in rows.values()) for group, rows in lags.items() if rows}
 
 
-def _totals(rows: Iterable[PartitionLag]) -> dict[str, int]:
-    totals: dict[str, int] = {}
-    for row in rows:
-        totals[row.group] = totals.get(row.group, 0) + row.lag
-    return totals
-
-
-def _print(rows: list[PartitionLag], totals_only: bool, as_lines: bool, *, clear: bool) -> None:
-    totals = _totals(rows)
+def _print(lags: Lags, totals_only: bool, as_lines: bool, *, clear: bool) -> None:
+    totals = _totals(lags)
     if as_lines:
-        for row in [] if totals_only else rows:
-            echo_json({**row._asdict(), "topic": row.partition.topic, "partition": row.partition.name})
+        for group, rows in {} if totals_only else lags.items():
+            for p, row in rows.items():
+                echo_json({"group": group, "topic": p.topic, "partition": p.name, **asdict(row)})
         for group, total in totals.items():
             echo_json({"group": group, "lag": total})
         return
@@ -108,10 +82,18 @@ def _print(rows: list[PartitionLag], totals_only: bool, as_lines: bool, *, clear
     if totals_only:
         click.echo(table(["group", "lag"], list(totals.items())))
         return
-    head = ["topic", "partition", "committed", "end", "lag"]
-    click.echo(table(head, [[r.partition.topic, r.partition.name, _or_dash(r.committed), r.end, r.lag] for r in rows]))
+    for rows in lags.values():
+        _print_partitions(rows)
     click.echo(f"total {sum(totals.values())}")
 
 
-def _or_dash(position: Position | None) -> object:
-    return "-" if position is None else position
+def _print_partitions(rows: Mapping[TopicPartition, PartitionLag]) -> None:
+    """Print the partitions of one group, with its members if it has any."""
+    head = ["topic", "partition", "committed", "end", "lag", "member"]
+    lines = [[p.topic, p.name, _or_dash(r.committed), r.end, r.lag, _or_dash(r.member)] for p, r in rows.items()]
+    shown = len(head) if any(row.member for row in rows.values()) else len(head) - 1
+    click.echo(table(head[:shown], [line[:shown] for line in lines]))
+
+
+def _or_dash(value: object) -> object:
+    return "-" if value is None else value

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from odradek import arguments
 from odradek.client.consumer.positions import missing_partitions, resolve_positions
+from odradek.client.group_lag import group_lag
 from odradek.client.options import partition as partition_rule
 from odradek.client.options import start_position
 from odradek.core.admin import (
@@ -15,6 +16,7 @@ from odradek.core.admin import (
     CreatedTopic,
     GroupDescription,
     GroupListing,
+    PartitionLag,
     PositionChange,
     Results,
     TopicDescription,
@@ -269,6 +271,16 @@ class Admin:
             partitions += (await self._driver.metadata.table_for_topic(topic)).registered(topic)
         committed = await self._driver.offsets(group).fetch(partitions)
         return {partition: position for partition, position in committed.items() if position is not None}
+
+    async def lag(self, group: str) -> Mapping[TopicPartition, PartitionLag]:
+        """Return how far a group is from the end of every partition of the topics for which it has committed positions.
+        Empty if it has none. A partition that no live broker serves is left out.
+
+        Raises:
+            Unsupported: The cluster stores no positions.
+            TransportError, DeadlineError, BrokerError, ZooKeeperError: Positions or ends could not be read.
+        """
+        return await group_lag(self._driver, group, await self.group_positions(group))
 
     async def reset_positions(
         self,

@@ -20,6 +20,7 @@ __all__ = [
     "GroupListing",
     "MemberDescription",
     "PartitionDescription",
+    "PartitionLag",
     "PositionChange",
     "Results",
     "TopicDescription",
@@ -258,6 +259,23 @@ class PositionChange:
 
     before: Position | None
     after: Position | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """Distance of a group from the end of one partition.
+
+    Args:
+        committed: The position that the group has committed; None: none.
+        end: The end of the partition.
+        lag: From the committed position, or from the oldest one if that is later, to the end: records, in 0.7 bytes.
+        member: The id of the member that has the partition; None: none has it, or it is not known.
+    """
+
+    committed: Position | None
+    end: Position
+    lag: int
+    member: str | None
 
 
 # ---- what a driver implements -------------------------------------------------------------------------------
