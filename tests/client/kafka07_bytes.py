@@ -298,7 +298,8 @@ class Kafka07LogDriver:
         return self.brokers.setdefault(broker, Kafka07LogBroker(broker, self))
 
     compressions = frozenset({"none"})
-    refuses_batches = False
+    refuses_batches = has_headers = False
+    observer = None
 
     def statistics(self) -> ClusterStatistics:
         raise NotImplementedError

@@ -122,7 +122,7 @@ class Kafka07DoubleDriver(MemoryDriver):
     """One client of it."""
 
     compressions = frozenset({"none", "gzip"})
-    refuses_batches = False
+    refuses_batches = has_headers = False
 
     def __init__(self, double: Kafka07Double, tuning: Tuning) -> None:
         super().__init__(double.state, tuning)

@@ -6,7 +6,9 @@ from odradek import arguments
 from odradek.client.cluster import Cluster
 from odradek.client.options import TUNING, Tuning
 from odradek.io.drivers import DriverOptions, make_driver
+from odradek.io.observation import observer_calls
 from odradek.io.security import SECURITY, Security
+from odradek.observe import Observer
 
 __all__ = ["connect"]
 
@@ -18,6 +20,7 @@ def connect(
     client_id: str = "odradek",
     rack: str | None = None,
     tuning: Tuning | None = None,
+    observer: Observer | None = None,
 ) -> Cluster:
     """Return a cluster, to be used as `async with`; nothing is opened before.
 
@@ -30,6 +33,7 @@ def connect(
         client_id: Name of this client, for the brokers' logs, metrics and quotas (0.8 and later).
         rack: Where this client runs; it fetches from replicas in the same rack where brokers allow it (2.4 and later).
         tuning: For experts.
+        observer: Told of connections, requests, batches, commits and rebalances: see `odradek.observe.Observer`.
 
     Raises:
         ConfigError: The URL is malformed, or `security` does not fit it; the message says where.
@@ -45,6 +49,7 @@ def connect(
         security=SECURITY("security", security),
         client_id=_CLIENT_ID("client_id", client_id),
         rack=_RACK("rack", rack),
+        observer=observer_calls(observer),
     )
     return Cluster(make_driver(url, options), tuning)
 

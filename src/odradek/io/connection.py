@@ -39,6 +39,7 @@ from odradek.engine import Buffer
 from odradek.errors import Closed, Unreachable
 from odradek.io.connection_state import CONNECTION, ConnectionOptions, Event, State, Statistics
 from odradek.io.notifier import Notifier
+from odradek.io.observation import ConnectionObservation, RequestObservation
 from odradek.io.request_errors import ErrorOf, connection_lost, copies_of, deadline_passed, internal_error
 from odradek.io.request_pipeline import RequestPipeline
 from odradek.io.requests import (
@@ -68,6 +69,7 @@ class Connection:
         connect: Makes the transport, or a byte stream to make one of; raises Unreachable.
         handshake: Begins the handshake of each new connection.
         options: See ConnectionOptions.
+        observation: Told of what happens to this connection.
     """
 
     def __init__(
@@ -78,7 +80,9 @@ class Connection:
         connect: Connect = connect,
         handshake: Callable[[], Handshake] = no_handshake,
         options: ConnectionOptions | None = None,
+        observation: ConnectionObservation | None = None,
     ) -> None:
+        self.observation = observation
         self.host, self.port, self.options = host, port, options or ConnectionOptions()
         self.address = f"{host}:{port}"
         self.state = CONNECTION.start
@@ -119,6 +123,7 @@ class Connection:
         *,
         deadline_s: float,
         request: RequestEncoder[T] | None = None,
+        observation: RequestObservation | None = None,
     ) -> InFlightRequest[T]:
         """Queue a request, after everything submitted before.
 
@@ -133,6 +138,7 @@ class Connection:
                 on the connection, slowly, it gets more time (see `InFlightRequest.extend`).
             request: Instead of `buffers` and `reply`: encoded when it leaves the queue, for the session of the
                 handshake.
+            observation: Told of its size and its result.
 
         Raises:
             Closed: This connection was closed.
@@ -144,6 +150,7 @@ class Connection:
         size = request.size if request is not None else sum(map(len, buffers))
         queue.requests += 1
         pending = InFlightRequest(queue.requests, buffers, reply, request, size, deadline, deadline_s, queue)
+        pending.observation = observation
         queue.queued.append(pending)
         queue.queued_bytes += size
         if deadline < self._next_deadline:
@@ -236,6 +243,8 @@ class Connection:
             return
         self._move(Event.CLOSE)
         self._detach()
+        if self.observation is not None:
+            self.observation.ended("closed by this client", lost=False)
         if self._scope is not None:
             self._scope.cancel()
         self._fail_outstanding(error_of)
@@ -271,6 +280,8 @@ class Connection:
                 self._move(Event.QUEUE_EMPTY)
                 continue
             self._move(Event.BACKOFF_OVER)
+            if self.observation is not None:
+                self.observation.connecting()
             try:
                 stream = await self._connect(self.host, self.port, self.options.connect_timeout_s)
             except Unreachable as error:
@@ -280,6 +291,8 @@ class Connection:
 
     def _on_connect_failed(self, error: Unreachable) -> None:
         self._last_error, self.refusal, self._interrupted = str(error), error, None
+        if self.observation is not None:
+            self.observation.ended(str(error))
         self._move(Event.CONNECT_FAILED)
         self._back_off()
         self._fail_outstanding(copies_of(error))
@@ -316,6 +329,8 @@ class Connection:
         """Send requests from now on (see `PipelineHost`)."""
         self.session = session
         self._move(Event.READY)
+        if self.observation is not None:
+            self.observation.opened()
         self.expect_by(self._following_deadline())
 
     def reconnect(self, handshake: Handshake) -> None:
@@ -331,6 +346,8 @@ class Connection:
         answered = self._pipeline is not None and self._pipeline.answered
         self._last_error = why
         self._losses += 1
+        if self.observation is not None:
+            self.observation.ended(why)
         self._move(Event.LOST)
         self._detach()
         if established and (answered or self._clock() - self._connected_at > self.options.backoff.max_s):
@@ -379,6 +396,8 @@ class Connection:
         elif not outstanding and self.state is State.CONNECTED and now >= self._used_at + self.options.max_idle_s:
             self._move(Event.UNUSED)
             self._detach()
+            if self.observation is not None:
+                self.observation.ended(f"unused for {self.options.max_idle_s:g} s", lost=False)
         self._set_deadline(self._following_deadline())
 
     def _following_deadline(self) -> float:

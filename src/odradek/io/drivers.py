@@ -9,6 +9,7 @@ from typing import NamedTuple, cast
 
 from odradek.core.backoff import Backoff
 from odradek.core.interfaces import ProtocolDriver
+from odradek.core.observer_calls import ObserverCalls
 from odradek.errors import ConfigError
 from odradek.io.security import Security
 
@@ -28,6 +29,7 @@ class DriverOptions:
         security: Options of TLS and SASL; None: those of the environment.
         client_id: Name of this client, for the brokers' logs, metrics and quotas.
         rack: Where this client runs.
+        observer: Told of what the driver does.
     """
 
     connect_timeout_s: float
@@ -37,6 +39,7 @@ class DriverOptions:
     security: Security | None = None
     client_id: str = "odradek"
     rack: str | None = None
+    observer: ObserverCalls | None = None
 
 
 class Scheme(NamedTuple):

@@ -190,6 +190,8 @@ class RequestPipeline:
                 continue
             size += pending.size
             pending.sent = True
+            if pending.observation is not None:
+                pending.observation.sent(pending.buffers)
             burst += pending.buffers
             pending.buffers = ()
             (queue.writing if pending.reply is None else queue.awaiting).append(pending)
@@ -267,7 +269,10 @@ class RequestPipeline:
             pending = awaiting[0]
             reply = pending.reply
             assert reply is not None  # requests without a response are never here
-            data = data[reply.feed(data) :]
+            taken = reply.feed(data)
+            if pending.observation is not None:
+                pending.observation.received_bytes += taken
+            data = data[taken:]
             if not reply.done:
                 return
             value = failed = None

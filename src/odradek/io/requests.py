@@ -14,6 +14,7 @@ import anyio
 
 from odradek.engine import Buffer
 from odradek.errors import OdradekError
+from odradek.io.observation import RequestObservation
 
 __all__ = [
     "COALESCE_BYTES",
@@ -113,6 +114,7 @@ class InFlightRequest(Generic[T]):
         "done",
         "limit_s",
         "number",
+        "observation",
         "reply",
         "request",
         "sent",
@@ -136,6 +138,7 @@ class InFlightRequest(Generic[T]):
         self._extension_s, self._extensions, self._received = limit_s * EXTENSION, 0, queue.received_bytes
         self.sent = False
         self.done = False
+        self.observation: RequestObservation | None = None
         self._callbacks: tuple[Callable[[], None], ...] = ()
         self._value: Any = None
         self._error: OdradekError | None = None
@@ -206,6 +209,8 @@ class InFlightRequest(Generic[T]):
             return
         self.done, self._value, self._error = True, value, error
         self.buffers, self.reply, self.request = (), None, None
+        if self.observation is not None:
+            self.observation.finished(error)
         callbacks, self._callbacks = self._callbacks, ()
         bug = None
         for callback in callbacks:

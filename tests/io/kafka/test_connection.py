@@ -7,6 +7,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from tests.client.observed import Recorder
 from tests.io.kafka.peer import CLUSTER, EVERYTHING, Peer, negotiate
 from tests.io.kafka.test_handshake import SHORT, connection_to
 from tests.io.limits import end_time_limits
@@ -25,7 +26,10 @@ from odradek.errors import (
 )
 from odradek.io.connection import State
 from odradek.io.kafka.connection import KafkaConnection, VersionLimits
+from odradek.io.observation import ConnectionObservation, observer_calls
 from odradek.io.requests import InFlightRequest
+from odradek.observe import Throttled
+from odradek.types import Broker
 from odradek.wire.kafka.fetch_response import FetchResponseDecoder
 from odradek.wire.kafka.messages.data import (
     FetchableTopicResponse,
@@ -153,6 +157,23 @@ async def test_a_throttled_connection_pauses_where_brokers_leave_waiting_to_clie
             connection.connection.expect_by(0.0)
         assert await pending == CLUSTER
         assert connection.connection.state is State.CONNECTED
+
+
+@pytest.mark.parametrize("last", [5, 6])
+async def test_a_throttled_connection_is_told_also_where_the_broker_waits(last: int) -> None:
+    recorder, broker = Recorder(), Broker(1, "b", 1)
+    calls = observer_calls(recorder)
+    assert calls is not None
+    peer = Peer({ApiVersionsRequest: lambda request, version: offers(Metadata=last, Produce=0)})
+    async with connection_to(peer) as connection:
+        connection.observation = ConnectionObservation(calls, broker, "control")
+        await negotiate(connection)
+        recorder.events.clear()
+        peer.answers[MetadataRequest] = lambda request, version: MetadataResponse(throttle_time_ms=1500)
+        await connection.submit(MetadataRequest(topics=None))
+    request, throttled = recorder.events
+    assert (request.api, request.version, request.error) == ("Metadata", last, None)
+    assert throttled == Throttled(broker, "control", 1.5)
 
 
 # ---- failures ----------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ import anyio
 import anyio.to_thread
 
 from odradek.client.consumer.fetch_settings import FetchSettings
+from odradek.client.consumer.observation import ReaderObservation
 from odradek.core.fetch.cursor import Cursor, CursorFetch
 from odradek.core.fetch.read_ahead import ReadAheadBudget
 from odradek.core.fetch.scheduler import FetchScheduler, SchedulerCallbacks
@@ -60,6 +61,12 @@ class FetcherHost(Protocol):
     available: Notifier
     decompress_slots: anyio.Semaphore
     threads: anyio.CapacityLimiter
+    observation: ReaderObservation | None
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of what is read ahead (bytes)."""
+        ...
 
     def spawn(self, work: Callable[..., Awaitable[None]], *args: object) -> None: ...
 
@@ -168,7 +175,7 @@ class BrokerFetcher:
             elif error.refresh_metadata:  # perhaps another broker serves them now
                 self._host.refresh_metadata()
         else:
-            self._on_response(broker)
+            self._on_response(broker, fetches)
             if not max_wait:
                 self.scheduler.responded(fetches, anyio.current_time() - sent_at)
         finally:
@@ -178,7 +185,9 @@ class BrokerFetcher:
         if lost:  # together with what becomes due meanwhile
             await anyio.sleep_until(client.available_at)
 
-    def _on_response(self, broker: Broker) -> None:
+    def _on_response(self, broker: Broker, fetches: Sequence[CursorFetch]) -> None:
+        if self._host.observation is not None:
+            self._host.observation.fetched(broker, fetches)
         reconnected = self.state is BrokerState.BACKING_OFF
         if self._transition(BrokerEvent.RESPONDED) and reconnected:
             log.warning("broker %d at %s responds again", broker.id, broker.address)
@@ -241,6 +250,8 @@ class BrokerFetcher:
                 deliverable |= cursor.share.is_queued or cursor.at_end
         if deliverable:
             self._host.available.notify()
+        if self._host.observation is not None:
+            self._host.observation.read_ahead(self._host.held_bytes)
 
     def _on_partition_error(self, cursor: Cursor, error: OdradekError) -> None:
         if isinstance(error, OffsetOutOfRange) and (cursor.state is CursorState.RESOLVING or cursor.at_end):

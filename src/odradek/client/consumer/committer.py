@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 
 import anyio
 
+from odradek.client.consumer.observation import ReaderObservation
 from odradek.core.fetch.progress import DeliveredSpan, PartitionProgress
 from odradek.core.interfaces import Membership
 from odradek.errors import GroupError, OdradekError, UsageError
@@ -27,6 +29,7 @@ class Committer:
         membership: Stores positions, fenced by the session that owns the partitions.
         mark_current: Called before positions are collected: marks what counts as done by now.
         changed: Notified when a transaction has marked records as done.
+        observation: Told of every commit.
     """
 
     def __init__(
@@ -36,9 +39,11 @@ class Committer:
         membership: Membership,
         mark_current: Callable[[], None],
         changed: Notifier,
+        observation: ReaderObservation | None = None,
     ) -> None:
         self._group, self._progress, self._mark_current = group, progress, mark_current
         self.membership, self._changed = membership, changed
+        self._request = membership.commit if observation is None else partial(observation.commit, membership.commit)
         self._one_at_a_time = anyio.Lock()
         self._outcomes_known = True  # of all commits so far
         self._scope: anyio.CancelScope | None = None
@@ -73,7 +78,7 @@ class Committer:
 
     async def _store(self, positions: Mapping[TopicPartition, Position]) -> None:
         try:
-            await self.membership.commit(positions)
+            await self._request(positions)
         except OdradekError:
             self.failed_commits += 1
             raise

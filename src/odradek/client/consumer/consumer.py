@@ -114,17 +114,23 @@ class Consumer(PartitionReaderBase):
         self._pools: list[HandlerPool] = []
         self._membership_scope: anyio.CancelScope
         self._membership: Membership = driver.membership(self._subscription)
-        self._committer = Committer(
-            self._subscription.group, self._progress, self._membership, self._record_progress, self._progress_changed
-        )
         self._assigned = self._revoked = self._lost = 0
         self._compared: RoutingTable | None = None
         fetcher = Fetcher(
             driver,
             settings,
+            group=chosen["group"],
             on_table=lambda _: self._compare_topics(),
             on_resolved=self._on_position_resolved,
             on_out_of_range=self._on_out_of_range,
+        )
+        self._committer = Committer(
+            self._subscription.group,
+            self._progress,
+            self._membership,
+            self._record_progress,
+            self._progress_changed,
+            fetcher.observation,
         )
         self._stream = GroupStream(fetcher, self._deliver)
         self.streams = tuple(
@@ -471,7 +477,9 @@ class Consumer(PartitionReaderBase):
     async def _run_membership(self) -> None:
         try:
             with self._membership_scope:
-                await self._membership.run(self)
+                observation = self._fetcher.observation
+                listener = self if observation is None else observation.listener(self, self._membership)
+                await self._membership.run(listener)
         except Exception:
             self._transition(ConsumerEvent.DIE)
             raise
@@ -515,12 +523,15 @@ class Consumer(PartitionReaderBase):
     async def _leave(self, errors: list[Exception]) -> None:
         """Commit and release, within one budget. Every step is made, even if its time is over: then it only begins,
         and the membership releases the rest in the background."""
-        deadline = anyio.current_time() + self._exit_within
+        begun = anyio.current_time()
+        deadline = begun + self._exit_within
         self._membership_scope.cancel()
         async with AsyncExitStack() as stack:  # every step, also when a native cancellation ends one of them
             stack.push_async_callback(self._step, errors, deadline, self._membership.leave)
             stack.push_async_callback(self._step, errors, deadline, self._committer.commit)
             await self._step(errors, deadline, self._await_membership)
+        if (observation := self._fetcher.observation) is not None:
+            observation.left(begun)
         if anyio.current_time() >= deadline:
             errors.insert(
                 0, DeadlineError(f"leaving group {self._subscription.group}{self._left()}", self._exit_within)

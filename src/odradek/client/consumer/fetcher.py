@@ -18,6 +18,7 @@ import anyio
 
 from odradek.client.consumer.broker_fetcher import BrokerFetcher
 from odradek.client.consumer.fetch_settings import FetchSettings
+from odradek.client.consumer.observation import ReaderObservation
 from odradek.client.tasks import ShieldedTaskGroup
 from odradek.core.fetch.cursor import Cursor
 from odradek.core.fetch.partition_set import PartitionSet
@@ -45,6 +46,7 @@ class Fetcher(PartitionSet):
     Args:
         driver: The cluster.
         settings: Limits and waits.
+        group: The group of a consumer, for the observer.
         on_table: Called with every new routing table.
         on_resolved: Awaited with a partition and the position the broker named for it (start by meaning, or reset),
             before anything is fetched from there.
@@ -56,6 +58,7 @@ class Fetcher(PartitionSet):
         driver: ProtocolDriver,
         settings: FetchSettings,
         *,
+        group: str | None = None,
         on_table: Callable[[RoutingTable], None] | None = None,
         on_resolved: Callable[[TopicPartition, Position], Awaitable[None]] | None = None,
         on_out_of_range: Callable[[TopicPartition], None] | None = None,
@@ -64,6 +67,11 @@ class Fetcher(PartitionSet):
         """Notified when records can be taken, or no more will come."""
         super().__init__(settings.limits, self.available.notify)
         self.driver, self.settings = driver, settings
+        self.observation: ReaderObservation | None = None
+        """Told of records, if the cluster has an observer."""
+        if driver.observer is not None:
+            limit, committed = settings.limits.read_ahead_bytes, settings.decoder.read_committed
+            self.observation = ReaderObservation(driver.observer, group, limit, read_committed=committed)
         self.reports: deque[CorruptMessage] = deque(maxlen=MAX_REPORTS)
         self.decompress_slots: anyio.Semaphore
         """One slot per core; its holder finds a free thread in `threads`."""
@@ -226,6 +234,11 @@ class Fetcher(PartitionSet):
         """Tell the owner that the broker named a position."""
         if self._on_resolved is not None:
             await self._on_resolved(partition, position)
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of what is read ahead (bytes)."""
+        return sum([broker.scheduler.held_bytes for broker in self._brokers.values()])
 
     def set_replica(self, cursor: Cursor, broker_id: int | None) -> None:
         """Fetch a partition from a replica that its leader prefers (KIP-392), or from its leader again."""

@@ -92,6 +92,8 @@ class Stream(Generic[B]):
         rows = len(columns)
         self._fetcher.delivered += rows
         self._rows_since_yield += rows + BATCH_AS_ROWS
+        if self._fetcher.observation is not None:
+            self._fetcher.observation.delivered(partition, columns)
         return self._make(partition, columns)
 
     async def next_batches(self, max_bytes: int) -> list[B]:

@@ -14,6 +14,7 @@ from threading import get_ident
 import anyio
 
 from odradek.client.producer.lookups import ClusterLookups
+from odradek.client.producer.observation import ProducerObservation
 from odradek.client.producer.results import Ack, BufferWaiter, BufferWaiters, Failed, Failures, PendingSend
 from odradek.client.producer.sender import Sender, SenderOptions, Senders
 from odradek.client.tasks import ShieldedTaskGroup
@@ -91,6 +92,12 @@ class Dispatcher:
             self._sequences,
             numbers_by_broker=driver.logs.names_brokers,
         )
+        self.observation: ProducerObservation | None = None
+        """Told of batches, if the cluster has an observer."""
+        if driver.observer is not None:
+            self.observation = ProducerObservation(
+                driver.observer, self.accumulator.live, limits.buffer_bytes, self.buffer_waiters
+            )
         self.senders = Senders(self._new_sender)
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread = 0
@@ -298,6 +305,8 @@ class Dispatcher:
                     self._acknowledge(batch)
             else:
                 self._fail_records(batch, batch.error)
+        if self.observation is not None:
+            self.observation.finished(batches, self.clock())
         self.accumulator.live.reuse(batches)
 
     def _acknowledge(self, batch: ProduceBatch) -> None:

@@ -20,6 +20,7 @@ from typing import Protocol
 
 import anyio.to_thread
 
+from odradek.client.producer.observation import ProducerObservation
 from odradek.core.backoff import Backoff
 from odradek.core.interfaces import BrokerClient, PartitionResult, PendingResult, ProtocolDriver
 from odradek.core.produce.accumulator import Accumulator
@@ -55,6 +56,8 @@ class SenderHost(Protocol):
 
     threads: anyio.CapacityLimiter
     """Limits the threads used for compression."""
+    observation: ProducerObservation | None
+    """Told of requests, if the cluster has an observer."""
 
     def apply(self, effects: Effects) -> None:
         """Do what the accumulator returned."""
@@ -271,6 +274,8 @@ class Sender:
         self.retries += request.batches[0].attempts > 1
         self._connection = client, client.incarnation
         self._outstanding += 1
+        if self._host.observation is not None:
+            self._host.observation.sent(request, client.broker)
         pending.add_done_callback(partial(self._on_result, request))
 
     def _produce_plain(

@@ -109,6 +109,11 @@ class FetchScheduler:
         self._quickest_response_s = math.inf
         self._responses = 0
 
+    @property
+    def held_bytes(self) -> int:
+        """Memory that its partitions hold (bytes)."""
+        return sum([quota.held for quota in self._quotas.values()])
+
     def clear(self) -> None:
         """Forget all cursors."""
         self._quotas.clear()

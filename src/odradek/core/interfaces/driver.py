@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from odradek.core.admin import ClusterAdmin
+from odradek.core.observer_calls import ObserverCalls
 from odradek.core.produce.partitioners import Partitioner
 from odradek.types import AtTime, Broker, Position, PositionSpec, TopicPartition
 
@@ -230,6 +231,16 @@ class ProtocolDriver(Protocol):
 
     def statistics(self) -> ClusterStatistics:
         """Return the counters of the connections; also after the block."""
+        ...
+
+    @property
+    def observer(self) -> ObserverCalls | None:
+        """The observer of this client; None if it has none."""
+        ...
+
+    @property
+    def has_headers(self) -> bool:
+        """True if records can have headers."""
         ...
 
     refuses_batches: bool

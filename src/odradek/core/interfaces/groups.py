@@ -88,6 +88,11 @@ class Membership(Protocol):
         """The reason why the member has no share, or not all of it; empty while nothing is wrong."""
         ...
 
+    @property
+    def why_lost(self) -> str:
+        """The reason of the latest call of `RebalanceListener.lost`."""
+        ...
+
     async def run(self, listener: RebalanceListener) -> None:
         """Join, then turn every group event into calls of `listener`, until cancelled.
 

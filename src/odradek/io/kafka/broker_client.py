@@ -144,7 +144,10 @@ class KafkaBrokerClient:
         connection.renew_session()
         # The broker waits for its replicas, and answers after that time at the latest.
         timeout_s = (2 if acks else 1) * self._settings.request_timeout_s
-        pending: InFlightRequest[Any] = connection.connection.submit((), None, deadline_s=timeout_s, request=exchange)
+        observed = None if connection.observation is None else connection.observation.of("", exchange)
+        pending: InFlightRequest[Any] = connection.connection.submit(
+            (), None, deadline_s=timeout_s, request=exchange, observation=observed
+        )
         return pending
 
     def produce_plain(

@@ -15,6 +15,7 @@ from odradek.engine import Buffer
 from odradek.errors import OdradekError
 from odradek.io.connection import Connect, Connection, ConnectionOptions, State
 from odradek.io.kafka.handshake import KafkaHandshake, Session
+from odradek.io.observation import ConnectionObservation
 from odradek.io.requests import Handshake, InFlightRequest, ResponseDecoder
 from odradek.wire.kafka.headers import encode_request
 from odradek.wire.kafka.responses import KafkaResponseDecoder
@@ -57,6 +58,7 @@ class KafkaConnection:
         client_id: In every request.
         request_timeout_s: From a call to its result, unless the call says otherwise (s).
         options: See ConnectionOptions.
+        observation: Told of what happens to the connection.
     """
 
     def __init__(
@@ -69,8 +71,12 @@ class KafkaConnection:
         client_id: str | None,
         request_timeout_s: float,
         options: ConnectionOptions,
+        observation: ConnectionObservation | None = None,
     ) -> None:
-        self.connection = Connection(host, port, connect=connect, handshake=self._begin_handshake, options=options)
+        self.connection = Connection(
+            host, port, connect=connect, handshake=self._begin_handshake, options=options, observation=observation
+        )
+        self.observation = observation
         self.client_id = client_id
         self._handshake, self._timeout_s = handshake, request_timeout_s
         self._probed_incarnation = 0
@@ -167,7 +173,10 @@ class KafkaConnection:
     def _submit(self, request: _TypedRequest[Any], timeout_s: float | None) -> InFlightRequest[Any]:
         self.renew_session()
         deadline_s = self._timeout_s if timeout_s is None else timeout_s
-        pending: InFlightRequest[Any] = self.connection.submit((), None, deadline_s=deadline_s, request=request)
+        observed = None if self.observation is None else self.observation.of("", request)
+        pending: InFlightRequest[Any] = self.connection.submit(
+            (), None, deadline_s=deadline_s, request=request, observation=observed
+        )
         pending.add_done_callback(partial(self._read_throttle, request, pending))
         return pending
 
@@ -188,6 +197,8 @@ class KafkaConnection:
     def honour_throttle(self, api: type[Request[Any]], version: int, throttle_ms: int) -> None:
         """Send nothing for as long as a response says, where the broker leaves waiting to the client (KIP-219)."""
         self.connection.throttled_seconds += throttle_ms / 1000
+        if self.observation is not None:
+            self.observation.throttled(throttle_ms / 1000)
         if needs_client_wait(api, version):
             self.connection.pause_sending(throttle_ms / 1000)
 
@@ -213,6 +224,11 @@ class _TypedRequest(Generic[T]):
     ) -> None:
         self._connection, self.api, self._build, self._limits = connection, api, build, limits
         self.size, self._new_decoder, self.version = size, new_decoder, -1
+
+    @property
+    def api_name(self) -> str:
+        """Name of the request."""
+        return self.api.__name__.removesuffix("Request")
 
     def encode(self, session: Session) -> tuple[Sequence[Buffer], ResponseDecoder[T] | None]:
         """Choose the version, and encode."""

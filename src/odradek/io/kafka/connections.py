@@ -16,12 +16,14 @@ from anyio.abc import TaskGroup
 from odradek._version import __version__
 from odradek.core.interfaces import NOT_OPEN, ClusterStatistics
 from odradek.core.kafka.versions import BrokerVersions
+from odradek.core.observer_calls import ObserverCalls
 from odradek.errors import Closed, InternalError, Unreachable
 from odradek.io.connection import ConnectionOptions
 from odradek.io.connection_totals import ConnectionTotals
 from odradek.io.kafka.authentication import TokenSource
 from odradek.io.kafka.connection import KafkaConnection
 from odradek.io.kafka.handshake import Identity, KafkaHandshake, KnownVersions, Login
+from odradek.io.observation import ConnectionObservation
 from odradek.io.tcp import connect
 from odradek.io.transport import Transport
 from odradek.types import Broker
@@ -46,6 +48,7 @@ class BrokerConnections:
         tls: The context of TLS; None without TLS.
         login: The login; None without SASL.
         tokens: The source of the login's bearer tokens.
+        observer: Told of what happens to every connection.
     """
 
     def __init__(
@@ -58,10 +61,11 @@ class BrokerConnections:
         tls: ssl.SSLContext | None = None,
         login: Login | None = None,
         tokens: TokenSource | None = None,
+        observer: ObserverCalls | None = None,
     ) -> None:
         self._bootstrap, self._options, self._timeout_s = bootstrap, options, request_timeout_s
         self._identity = Identity(client_id, "odradek", re.sub(r"[^a-zA-Z0-9.-]", "-", __version__))
-        self._tls, self._login, self._tokens = tls, login, tokens
+        self._tls, self._login, self._tokens, self._observer = tls, login, tokens, observer
         self.known = KnownVersions(anyio.current_time)
         self._connections: dict[tuple[Broker, str], KafkaConnection] = {}
         self._totals = ConnectionTotals()
@@ -72,7 +76,7 @@ class BrokerConnections:
 
     def for_thread(self) -> BrokerConnections:
         """Return connections with the same options for the event loop of another thread. They use the bearer token
-        that was fetched last: fetching one is up to this loop."""
+        that was fetched last: fetching one is up to this loop. They have no observer, which belongs to this loop."""
         return BrokerConnections(
             self._bootstrap,
             client_id=self._identity.client_id,
@@ -103,7 +107,7 @@ class BrokerConnections:
         if connection is None:
             if self._tasks is None:
                 raise Closed(NOT_OPEN)
-            connection = self._new(broker)
+            connection = self._new(broker, purpose)
             self._connections[broker, purpose] = connection
             self._totals.add(connection.connection)
             self._tasks.start_soon(self._run, connection, broker, purpose)
@@ -136,7 +140,7 @@ class BrokerConnections:
         finally:
             self.close(broker, "bootstrap")
 
-    def _new(self, broker: Broker) -> KafkaConnection:
+    def _new(self, broker: Broker, purpose: str) -> KafkaConnection:
         handshake = KafkaHandshake(
             broker.host, broker.port, self._identity, self.known, self._login, anyio.current_time, random
         )
@@ -148,6 +152,7 @@ class BrokerConnections:
             client_id=self._identity.client_id,
             request_timeout_s=self._timeout_s,
             options=self._options,
+            observation=None if self._observer is None else ConnectionObservation(self._observer, broker, purpose),
         )
 
     async def _run(self, connection: KafkaConnection, broker: Broker, purpose: str) -> None:

@@ -28,6 +28,7 @@ from odradek.core.kafka.member_states import MemberSettings
 from odradek.core.kafka.partitioners import Murmur2
 from odradek.core.kafka.routing import KafkaRoutingTable
 from odradek.core.kafka.versions import BrokerVersions
+from odradek.core.observer_calls import ObserverCalls
 from odradek.errors import Closed, MessageTooLarge, Rejected, Unsupported, UsageError
 from odradek.io.connection import ConnectionOptions
 from odradek.io.gather import background_tasks, gather
@@ -92,6 +93,7 @@ class KafkaOptions:
         heartbeat_s: Time between two heartbeats of a member (s); less if a third of the session timeout is less.
         rebalance_timeout_s: Maximum time for members of a group to give up partitions and join again (s); more if a
             consumer's `revoke_within` needs more.
+        observer: Told of what the driver does.
     """
 
     connection: ConnectionOptions = field(default_factory=ConnectionOptions)
@@ -102,6 +104,7 @@ class KafkaOptions:
     session_timeout_s: float = SESSION_TIMEOUT_S
     heartbeat_s: float = 3.0
     rebalance_timeout_s: float = 60.0
+    observer: ObserverCalls | None = None
 
 
 class KafkaDriver:
@@ -136,7 +139,7 @@ class KafkaDriver:
         sasl: bool = False,
     ) -> None:
         self._options, security = options or KafkaOptions(), security or Security()
-        self.logs = KafkaLogAccess(self)
+        self.logs, self.observer = KafkaLogAccess(self), self._options.observer
         tokens = self._token_source(security) if sasl else None
         self.connections = BrokerConnections(
             frozenset(broker.address for broker in bootstrap),
@@ -146,6 +149,7 @@ class KafkaDriver:
             tls=client_context(security) if tls else None,
             login=login(security, tokens) if sasl else None,
             tokens=tokens,
+            observer=self.observer,
         )
         self.epochs = LeaderEpochs()
         self._metadata = KafkaMetadata(bootstrap, self._ask_metadata, self._options.metadata, self.epochs.forget_topics)
@@ -273,6 +277,11 @@ class KafkaDriver:
         later = {"lz4": known.all_have(lambda v: v.has_lz4), "zstd": known.all_have(lambda v: v.has_zstd)}
         return frozenset({"none", "gzip", "snappy", *(name for name, has in later.items() if has)})
 
+    @property
+    def has_headers(self) -> bool:
+        """True if every broker met so far can store headers (0.11 and later)."""
+        return self.connections.known.all_have(lambda v: v.has_headers)
+
     def refusal_policy(self) -> AnsweringBrokerPolicy:
         """Return a policy that gives up nothing: brokers say why they refuse a batch."""
         return AnsweringBrokerPolicy()
@@ -336,7 +345,15 @@ class KafkaDriver:
         self._members += 1
         access, topics = self._coordinator_access(), GroupTopics(subscription, self._metadata, self.ask)
         return KafkaMembership(
-            MemberRunner(access, topics, subscription, settings, spawn=self._spawn, number=self._members)
+            MemberRunner(
+                access,
+                topics,
+                subscription,
+                settings,
+                spawn=self._spawn,
+                number=self._members,
+                observer=self.observer,
+            )
         )
 
     def _member_settings(self, subscription: Subscription) -> MemberSettings:

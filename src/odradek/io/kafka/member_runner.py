@@ -33,6 +33,7 @@ from odradek.core.kafka.group_protocol import GroupProtocol, assignors_of, falls
 from odradek.core.kafka.member import Member
 from odradek.core.kafka.member_states import ClassicMemberState, MemberSettings
 from odradek.core.kafka.transaction_requests import GroupMetadata
+from odradek.core.observer_calls import ObserverCalls
 from odradek.errors import OdradekError
 from odradek.io.kafka.connection import KafkaConnection
 from odradek.io.kafka.group_topics import GroupTopics, replica_racks
@@ -64,6 +65,7 @@ class MemberRunner:
         settings: Timeouts.
         spawn: Runs what keeps the member in its group.
         number: Tells members of one cluster apart: each has a connection of its own.
+        observer: Told of heartbeats that are late.
 
     Raises:
         ConfigError: The subscription names an unknown assignor.
@@ -78,6 +80,7 @@ class MemberRunner:
         *,
         spawn: Spawn,
         number: int,
+        observer: ObserverCalls | None = None,
     ) -> None:
         self.access, self.topics, self.subscription = access, topics, subscription
         self._settings, self._spawn = settings, spawn
@@ -95,6 +98,7 @@ class MemberRunner:
         self._broker: Broker | None = None  # to which the connection of this member leads
         self._error: Exception | None = None
         self._failures = 0
+        self._observer, self._ran_at = observer, math.inf
         self._heartbeats = HeartbeatThread(
             subscription.group,
             access.connections.for_thread,
@@ -249,10 +253,18 @@ class MemberRunner:
 
     def _report_to_thread(self) -> None:
         """Show that this loop runs, and what to send once it does not."""
+        if self._observer is not None:
+            self._report_late_heartbeat(self._observer)
         member, heartbeat = self.member, None
         if member.coordinator is not None and (request := member.heartbeat) is not None:
             heartbeat = Heartbeat(request, _broker(member.coordinator))
         self._heartbeats.loop_runs(heartbeat)
+
+    def _report_late_heartbeat(self, observer: ObserverCalls) -> None:
+        """Report that this loop has not run for a heartbeat interval, although it wakes up more often than that."""
+        ran_at, self._ran_at = self._ran_at, anyio.current_time()
+        if self._ran_at - ran_at > self._settings.heartbeat_interval_s:
+            observer.heartbeat_late(self._group, self._ran_at - ran_at)
 
     def _begin(self, effect: Effect, tasks: anyio.abc.TaskGroup) -> None:
         match effect:

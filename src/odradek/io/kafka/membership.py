@@ -44,6 +44,8 @@ class KafkaMembership:
         self._assigned: dict[TopicPartition, int] = {}  # what the listener has, with its stream
         self._listener: RebalanceListener | None = None
         self._generation = self._losses = 0
+        self.why_lost = ""
+        """Reason of the latest loss (see `Membership.why_lost`)."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._runner!r}>"
@@ -180,4 +182,5 @@ class KafkaMembership:
             del self._assigned[partition]
         if lost and self._listener is not None:
             log.warning("%s: lost %d partitions: %s", self._group, len(lost), effect.reason)
+            self.why_lost = effect.reason
             self._listener.lost(lost)

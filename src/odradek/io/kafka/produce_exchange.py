@@ -54,6 +54,8 @@ class ProduceExchange(FrameDecoder):
         acks: -1, 1 or 0; with 0 there is no response.
     """
 
+    api_name = "Produce"
+
     def __init__(self, context: ProduceContext, batches: Sequence[PartitionBatch], acks: int) -> None:
         super().__init__(MAX_RESPONSE_BYTES)
         self._context, self._batches, self._acks = context, batches, acks
@@ -68,6 +70,11 @@ class ProduceExchange(FrameDecoder):
             # 13 on (KIP-516). Other producers stay with the versions that name topics.
             self._topic_ids = context.topic_ids({batch.partition.topic for batch in batches})
         self.size = sum([len(batch.encoded or b"") for batch in batches])
+
+    @property
+    def version(self) -> int:
+        """The version that was chosen; -1 before."""
+        return self._version
 
     def encode(self, session: Session) -> tuple[Sequence[Buffer], ProduceExchange | None]:
         """Choose the version, and encode; return no decoder if there will be no response."""

@@ -42,6 +42,7 @@ def make_driver(scheme: str, rest: str, options: DriverOptions) -> KafkaDriver:
             client_id=options.client_id,
             rack=options.rack,
             session_timeout_s=options.session_timeout_s or SESSION_TIMEOUT_S,
+            observer=options.observer,
         ),
         security,
         tls=tls,

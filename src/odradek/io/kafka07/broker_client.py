@@ -160,6 +160,7 @@ class Kafka07BrokerClient:
             buffers + CONFIRM if acks else buffers,
             ConfirmReply() if acks else None,
             deadline_s=self.options.request_timeout_s,
+            observation=None if (own := self.connection.observation) is None else own.of("Produce"),
         )
 
     def produce_plain(
@@ -175,7 +176,10 @@ class Kafka07BrokerClient:
         if frame is None:
             return None
         return self.connection.submit(
-            (frame,), ConfirmReply() if acks else None, deadline_s=self.options.request_timeout_s
+            (frame,),
+            ConfirmReply() if acks else None,
+            deadline_s=self.options.request_timeout_s,
+            observation=None if (own := self.connection.observation) is None else own.of("Produce"),
         )
 
     async def fetch(self, fetches: Sequence[PartitionFetch], *, max_wait: float = 0.0, min_bytes: int = 1) -> None:
@@ -197,6 +201,7 @@ class Kafka07BrokerClient:
             encode_request(parts[0] if len(parts) == 1 else MultiFetch(parts)),
             FetchReply(fetches, limit) if len(parts) == 1 else MultiFetchReply(fetches, limit),
             deadline_s=self.options.request_timeout_s,
+            observation=None if (own := self.connection.observation) is None else own.of("Fetch"),
         )
         try:
             results = await pending
@@ -229,7 +234,12 @@ class Kafka07BrokerClient:
             raise ConfigError(f"count must be at least 1, not {count}")
         request = Offsets(partition.topic, partition.partition, _time_ms(at), count)
         reply = OffsetsReply(count)
-        pending = self.connection.submit(encode_request(request), reply, deadline_s=self.options.request_timeout_s)
+        pending = self.connection.submit(
+            encode_request(request),
+            reply,
+            deadline_s=self.options.request_timeout_s,
+            observation=None if (own := self.connection.observation) is None else own.of("Offsets"),
+        )
         try:
             return [Position(position) for position in await pending]
         except ConnectionLost as error:

@@ -24,6 +24,7 @@ from odradek.core.interfaces import (
 )
 from odradek.core.kafka07.refusal import ClosingBrokerPolicy
 from odradek.core.kafka07.znodes import GROUPS, MAX_PARTITIONS
+from odradek.core.observer_calls import ObserverCalls
 from odradek.core.produce.partitioners import KeyHash
 from odradek.errors import (
     BrokerError,
@@ -47,6 +48,7 @@ from odradek.io.kafka07.log_access import Kafka07LogAccess
 from odradek.io.kafka07.membership import RebalanceOptions, ZooKeeperMembership
 from odradek.io.kafka07.metadata import StaticMetadata, ZooKeeperMetadata, broker_list
 from odradek.io.kafka07.offsets import ZooKeeperOffsets
+from odradek.io.observation import ConnectionObservation
 from odradek.io.zookeeper import ZooKeeper
 from odradek.types import Broker, Position, TopicPartition
 from odradek.wire.kafka07.message_set import entry_bytes
@@ -75,6 +77,7 @@ class Kafka07Options:
         connection: How connections to brokers are made.
         api: How requests are made.
         rebalance: How often, and how long, claiming partitions is retried.
+        observer: Told of what the driver does.
     """
 
     session_timeout_s: float = SESSION_TIMEOUT_S
@@ -82,6 +85,7 @@ class Kafka07Options:
     connection: ConnectionOptions = field(default_factory=ConnectionOptions)
     api: BrokerClientOptions = field(default_factory=BrokerClientOptions)
     rebalance: RebalanceOptions = field(default_factory=RebalanceOptions)
+    observer: ObserverCalls | None = None
 
 
 class Kafka07Driver:
@@ -102,6 +106,7 @@ class Kafka07Driver:
     long_poll = False
     compressions = frozenset({"none", "gzip", "snappy"})
     refuses_batches = False
+    has_headers = False
 
     def __init__(
         self,
@@ -114,7 +119,7 @@ class Kafka07Driver:
         if (zookeeper is None) == (not brokers):
             raise ConfigError("a 0.7 cluster is reached either through ZooKeeper or through a list of brokers")
         self._options = options or Kafka07Options()
-        self.logs = Kafka07LogAccess(self)
+        self.logs, self.observer = Kafka07LogAccess(self), self._options.observer
         self._brokers = broker_list(brokers) if brokers else []
         self._zk = None if zookeeper is None else self._session(zookeeper, auth)
         self._metadata: ZooKeeperMetadata | StaticMetadata | None = None
@@ -185,7 +190,8 @@ class Kafka07Driver:
             raise Closed(NOT_OPEN)
         if client is not None:
             self._tasks.start_soon(client.connection.aclose)
-        connection = Connection(broker.host, broker.port, options=self._options.connection)
+        observed = None if self.observer is None else ConnectionObservation(self.observer, broker, purpose)
+        connection = Connection(broker.host, broker.port, options=self._options.connection, observation=observed)
         self._totals.add(connection)
         client = Kafka07BrokerClient(broker, connection, self._options.api)
         self._tasks.start_soon(self._run, client, purpose)

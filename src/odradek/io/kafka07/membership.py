@@ -94,6 +94,9 @@ class ZooKeeperMembership:
             not release in time. With None it is released when the session ends.
     """
 
+    why_lost = "the ZooKeeper session has expired"
+    """Reason of the latest loss (see `Membership.why_lost`)."""
+
     def __init__(
         self,
         zk: ZooKeeper,

@@ -81,4 +81,5 @@ def _driver_options(options: DriverOptions) -> Kafka07Options:
         zookeeper_timeout_s=session_timeout_s,  # as zk.connectiontimeout.ms of 0.7 (specification.md 5.3)
         connection=ConnectionOptions(options.connect_timeout_s, options.backoff),
         api=BrokerClientOptions(request_timeout_s=options.request_timeout_s),
+        observer=options.observer,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import nullcontext
 from copy import copy
 from itertools import islice
 from typing import Any
@@ -22,6 +23,7 @@ from odradek.core.interfaces import (
 from odradek.core.produce.batch import as_record
 from odradek.errors import ConnectionLost, MessageTooLarge, OdradekError, Unreachable
 from odradek.io.notifier import Notifier
+from odradek.io.observation import ConnectionObservation, RequestObservation
 from odradek.testing.memory.faults import MemoryBatch, MemoryRequest, Operation
 from odradek.testing.memory.log import MemoryDecoder, MemoryLog, compressed_bytes, record_bytes
 from odradek.testing.memory.state import ClusterState
@@ -43,11 +45,14 @@ class MemoryProduce:
         self._results: Sequence[PartitionResult] = ()
         self._error: OdradekError | None = None
         self._callback: Callable[[], None] | None = None
+        self.observation: RequestObservation | None = None
         self._resolved = Notifier()
 
     def resolve(self, results: Sequence[PartitionResult], error: OdradekError | None = None) -> None:
         """Set the result."""
         self.done, self._results, self._error = True, results, error
+        if self.observation is not None:
+            self.observation.finished(error)
         self._resolved.notify()
         if self._callback is not None:
             self._callback()
@@ -106,6 +111,7 @@ class MemoryBrokerClient:
         self._requests: deque[MemoryProduce] = deque()
         self._work = Notifier()
         self.connects = self.losses = self.requests = 0
+        self.observation: ConnectionObservation | None = None
 
     # ---- the connection ---------------------------------------------------------------------------------------
 
@@ -159,12 +165,16 @@ class MemoryBrokerClient:
         self._start = 0
         await anyio.lowlevel.checkpoint()
         await anyio.sleep_until(self.available_at)
+        if self.observation is not None:
+            self.observation.connecting()
         timeout, what = self._tuning.connect_timeout, f"connecting to {self.broker.address}"
         await self._state.serve("connect", timeout, what=what, broker=self.broker.id)
         self._start = self._state.start_of(self.broker)
         if not self._start:
             raise Unreachable("tcp", self.broker.address, "the broker is stopped")
         self.connects += 1
+        if self.observation is not None:
+            self.observation.opened()
         for request in self._requests:
             self._send(request)
 
@@ -201,6 +211,8 @@ class MemoryBrokerClient:
         self._start, self._lost = 0, error
         self.available_at = anyio.current_time() + self._tuning.backoff.delay(self._failures, JITTER)
         self._failures += 1
+        if self.observation is not None:
+            self.observation.ended(str(error))
         outstanding, self._requests = self._requests, deque()
         for request in outstanding:
             request.resolve((), copy(error))
@@ -220,6 +232,7 @@ class MemoryBrokerClient:
     def produce(self, batches: Sequence[PartitionBatch], *, acks: int) -> MemoryProduce:
         """Queue a produce request: see `BrokerClient.produce`."""
         request = MemoryProduce(self, batches, acks)
+        request.observation = None if self.observation is None else self.observation.of("Produce")
         self._requests.append(request)
         if self._is_connected(self.incarnation):
             self._send(request)
@@ -290,6 +303,10 @@ class MemoryBrokerClient:
 
     async def fetch(self, fetches: Sequence[PartitionFetch], *, max_wait: float = 0.0, min_bytes: int = 1) -> None:
         """Fetch partitions: see `BrokerClient.fetch`. Cancellation: safe."""
+        with nullcontext() if self.observation is None else self.observation.request("Fetch"):
+            await self._fetch(fetches, max_wait, min_bytes)
+
+    async def _fetch(self, fetches: Sequence[PartitionFetch], max_wait: float, min_bytes: int) -> None:
         partitions = {fetch.decoder.partition: fetch.max_bytes for fetch in fetches}
         incarnation = await self._request("fetch", partitions)
         if max_wait and min_bytes:
@@ -361,7 +378,8 @@ class MemoryBrokerClient:
         self, partition: TopicPartition, at: PositionSpec | AtTime, count: int = 1
     ) -> Sequence[Position]:
         """Return positions at or before `at`, newest first: see `BrokerClient.positions`. Cancellation: safe."""
-        await self._request("positions", [partition])
+        with nullcontext() if self.observation is None else self.observation.request("ListOffsets"):
+            await self._request("positions", [partition])
         if (error := self._state.error_of("positions", partition, self.broker.id)) is not None:
             raise error
         log = self._state.logs[partition]

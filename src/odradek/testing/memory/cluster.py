@@ -10,6 +10,8 @@ from odradek.core.backoff import Backoff
 from odradek.core.interfaces import ProducerRecord
 from odradek.core.produce.batch import as_record
 from odradek.errors import BrokerError, ConfigError, ConnectionLost, OdradekError
+from odradek.io.observation import observer_calls
+from odradek.observe import Observer
 from odradek.testing.memory.clock import MemoryClock
 from odradek.testing.memory.driver import MemoryDriver
 from odradek.testing.memory.faults import MemoryRequest, Operation, check_operation, check_request
@@ -62,14 +64,16 @@ class MemoryCluster:
         table = self._state.table
         return f"<{type(self).__name__} {len(table.topics)} topics, {len(table.brokers)} live brokers>"
 
-    def connect(self, *, tuning: Tuning | None = None) -> Cluster:
+    def connect(self, *, tuning: Tuning | None = None, observer: Observer | None = None) -> Cluster:
         """Return a client of this cluster, to be used as `async with`, like that of `odradek.connect`.
 
         Args:
             tuning: Time limits, and waits after failures; by default those are short.
+            observer: As in `odradek.connect`. Requests have no bytes and no versions here; those of groups, and late
+                heartbeats, are no events.
         """
         tuning = tuning or QUICK
-        return Cluster(MemoryDriver(self._state, tuning), tuning)
+        return Cluster(MemoryDriver(self._state, tuning, observer_calls(observer)), tuning)
 
     @property
     def clock(self) -> MemoryClock:

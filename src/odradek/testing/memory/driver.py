@@ -20,7 +20,9 @@ from odradek.core.interfaces import (
     Subscription,
 )
 from odradek.core.kafka.partitioners import Murmur2
+from odradek.core.observer_calls import ObserverCalls
 from odradek.errors import Closed, MessageTooLarge, OdradekError, Rejected, Unsupported
+from odradek.io.observation import ConnectionObservation
 from odradek.testing.memory.admin import MemoryAdmin
 from odradek.testing.memory.broker import MemoryBrokerClient
 from odradek.testing.memory.groups import MemoryMembership, MemoryOffsets
@@ -42,14 +44,16 @@ class MemoryDriver:
     Args:
         state: The cluster.
         tuning: Time limits and back-off.
+        observer: Told of what this client does.
     """
 
     name = "memory"
     long_poll = True
     compressions = frozenset({"none", "gzip", "snappy", "lz4", "zstd"})
-    refuses_batches = True
+    refuses_batches = has_headers = True
 
-    def __init__(self, state: ClusterState, tuning: Tuning) -> None:
+    def __init__(self, state: ClusterState, tuning: Tuning, observer: ObserverCalls | None = None) -> None:
+        self.observer = observer
         self._metadata = MemoryMetadata(state, tuning.request_timeout)
         self._state, self._tuning = state, tuning
         self.logs = MemoryLogAccess(self)
@@ -72,6 +76,9 @@ class MemoryDriver:
         self._state.clients.discard(self)
         self._metadata.is_open = False
         self._state.changed.notify()
+        for client in self._clients.values():
+            if client.observation is not None:
+                client.observation.ended("closed by this client", lost=False)
         if tasks is not None:
             tasks.cancel_scope.cancel()
             await tasks.__aexit__(None, None, None)
@@ -93,6 +100,8 @@ class MemoryDriver:
         if client is None:
             tasks = self._check_open()
             client = self.client_of(broker)
+            if self.observer is not None:
+                client.observation = ConnectionObservation(self.observer, broker, purpose)
             self._clients[broker, purpose] = client
             tasks.start_soon(client.run)
         return client

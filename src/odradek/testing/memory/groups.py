@@ -133,6 +133,9 @@ class MemoryMembership:
         backoff: Wait between attempts to join.
     """
 
+    why_lost = "the session has expired"
+    """Reason of the latest loss (see `Membership.why_lost`)."""
+
     def __init__(self, state: ClusterState, subscription: Subscription, timeout: float, backoff: Backoff) -> None:
         check_subscription(subscription)
         self.subscription = subscription

@@ -1,0 +1,82 @@
+"""Calls of an observer: what it raises harms nothing, and what it does not override costs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from odradek.observe import (
+    BatchDelivered,
+    BatchFinished,
+    BatchSent,
+    BufferLevel,
+    CommitFinished,
+    ConnectionEnded,
+    ConnectionFailed,
+    ConnectionOpened,
+    HeartbeatLate,
+    Observer,
+    PartFetched,
+    ReadAheadLevel,
+    Rebalanced,
+    RequestFinished,
+    Throttled,
+)
+
+__all__ = ["ObserverCalls"]
+
+Call = Callable[..., None]
+"""A function that takes the fields of an event, in their order."""
+
+Failed = Callable[[str, Exception], None]
+
+
+class ObserverCalls:
+    """The methods of an observer, as functions that take the fields of their event and never raise an Exception.
+
+    Each makes the event of them: as a tuple, without its Python constructor, which takes six times as long. A method
+    that the observer does not override is a function that does nothing.
+
+    Args:
+        observer: The user's.
+        failed: Called with the name of a method, and its error, when the method has raised for the first time.
+    """
+
+    def __init__(self, observer: Observer, failed: Failed) -> None:
+        self.connection_opened = _call(observer, failed, "connection_opened", ConnectionOpened)
+        self.connection_failed = _call(observer, failed, "connection_failed", ConnectionFailed)
+        self.connection_ended = _call(observer, failed, "connection_ended", ConnectionEnded)
+        self.throttled = _call(observer, failed, "throttled", Throttled)
+        self.request_finished = _call(observer, failed, "request_finished", RequestFinished)
+        self.batch_sent = _call(observer, failed, "batch_sent", BatchSent)
+        self.batch_finished = _call(observer, failed, "batch_finished", BatchFinished)
+        self.buffer_level = _call(observer, failed, "buffer_level", BufferLevel)
+        self.part_fetched = _call(observer, failed, "part_fetched", PartFetched)
+        self.batch_delivered = _call(observer, failed, "batch_delivered", BatchDelivered)
+        self.read_ahead_level = _call(observer, failed, "read_ahead_level", ReadAheadLevel)
+        self.commit_finished = _call(observer, failed, "commit_finished", CommitFinished)
+        self.rebalanced = _call(observer, failed, "rebalanced", Rebalanced)
+        self.heartbeat_late = _call(observer, failed, "heartbeat_late", HeartbeatLate)
+
+
+def _call(observer: Observer, failed: Failed, name: str, kind: type[tuple[Any, ...]]) -> Call:
+    """Return the function for one method of an observer."""
+    method = getattr(observer, name)
+    if getattr(method, "__func__", None) is getattr(Observer, name):
+        return _ignore
+    new, works = tuple.__new__, True
+
+    def call(*fields: object) -> None:
+        nonlocal works
+        try:
+            method(new(kind, fields))
+        except Exception as error:
+            if works:
+                works = False
+                failed(name, error)
+
+    return call
+
+
+def _ignore(*fields: object) -> None:
+    """Do nothing."""

@@ -1,0 +1,85 @@
+"""An observer that keeps every event."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from odradek.observe import (
+    BatchDelivered,
+    BatchFinished,
+    BatchSent,
+    BufferLevel,
+    CommitFinished,
+    ConnectionEnded,
+    ConnectionFailed,
+    ConnectionOpened,
+    HeartbeatLate,
+    Observer,
+    PartFetched,
+    ReadAheadLevel,
+    Rebalanced,
+    RequestFinished,
+    Throttled,
+)
+
+__all__ = ["Recorder"]
+
+E = TypeVar("E")
+
+
+class Recorder(Observer):
+    """Keeps all events, in their order."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def of(self, kind: type[E]) -> list[E]:
+        """Return the events of a kind."""
+        return [event for event in self.events if isinstance(event, kind)]
+
+    @property
+    def kinds(self) -> list[str]:
+        """Names of the kinds of all events, in their order."""
+        return [type(event).__name__ for event in self.events]
+
+    def connection_opened(self, event: ConnectionOpened) -> None:
+        self.events.append(event)
+
+    def connection_failed(self, event: ConnectionFailed) -> None:
+        self.events.append(event)
+
+    def connection_ended(self, event: ConnectionEnded) -> None:
+        self.events.append(event)
+
+    def throttled(self, event: Throttled) -> None:
+        self.events.append(event)
+
+    def request_finished(self, event: RequestFinished) -> None:
+        self.events.append(event)
+
+    def batch_sent(self, event: BatchSent) -> None:
+        self.events.append(event)
+
+    def batch_finished(self, event: BatchFinished) -> None:
+        self.events.append(event)
+
+    def buffer_level(self, event: BufferLevel) -> None:
+        self.events.append(event)
+
+    def part_fetched(self, event: PartFetched) -> None:
+        self.events.append(event)
+
+    def batch_delivered(self, event: BatchDelivered) -> None:
+        self.events.append(event)
+
+    def read_ahead_level(self, event: ReadAheadLevel) -> None:
+        self.events.append(event)
+
+    def commit_finished(self, event: CommitFinished) -> None:
+        self.events.append(event)
+
+    def rebalanced(self, event: Rebalanced) -> None:
+        self.events.append(event)
+
+    def heartbeat_late(self, event: HeartbeatLate) -> None:
+        self.events.append(event)
