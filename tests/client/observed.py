@@ -4,23 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from odradek.observe import (
-    BatchDelivered,
-    BatchFinished,
-    BatchSent,
-    BufferLevel,
-    CommitFinished,
-    ConnectionEnded,
-    ConnectionFailed,
-    ConnectionOpened,
-    HeartbeatLate,
-    Observer,
-    PartFetched,
-    ReadAheadLevel,
-    Rebalanced,
-    RequestFinished,
-    Throttled,
-)
+from odradek import observe
+from odradek.observe import Observer
 
 __all__ = ["Recorder"]
 
@@ -42,44 +27,44 @@ class Recorder(Observer):
         """Names of the kinds of all events, in their order."""
         return [type(event).__name__ for event in self.events]
 
-    def connection_opened(self, event: ConnectionOpened) -> None:
+    def connection_opened(self, event: observe.ConnectionOpened) -> None:
         self.events.append(event)
 
-    def connection_failed(self, event: ConnectionFailed) -> None:
+    def connection_failed(self, event: observe.ConnectionFailed) -> None:
         self.events.append(event)
 
-    def connection_ended(self, event: ConnectionEnded) -> None:
+    def connection_ended(self, event: observe.ConnectionEnded) -> None:
         self.events.append(event)
 
-    def throttled(self, event: Throttled) -> None:
+    def throttled(self, event: observe.Throttled) -> None:
         self.events.append(event)
 
-    def request_finished(self, event: RequestFinished) -> None:
+    def request_finished(self, event: observe.RequestFinished) -> None:
         self.events.append(event)
 
-    def batch_sent(self, event: BatchSent) -> None:
+    def batch_sent(self, event: observe.BatchSent) -> None:
         self.events.append(event)
 
-    def batch_finished(self, event: BatchFinished) -> None:
+    def batch_finished(self, event: observe.BatchFinished) -> None:
         self.events.append(event)
 
-    def buffer_level(self, event: BufferLevel) -> None:
+    def buffer_level(self, event: observe.BufferLevel) -> None:
         self.events.append(event)
 
-    def part_fetched(self, event: PartFetched) -> None:
+    def part_fetched(self, event: observe.PartFetched) -> None:
         self.events.append(event)
 
-    def batch_delivered(self, event: BatchDelivered) -> None:
+    def batch_delivered(self, event: observe.BatchDelivered) -> None:
         self.events.append(event)
 
-    def read_ahead_level(self, event: ReadAheadLevel) -> None:
+    def read_ahead_level(self, event: observe.ReadAheadLevel) -> None:
         self.events.append(event)
 
-    def commit_finished(self, event: CommitFinished) -> None:
+    def commit_finished(self, event: observe.CommitFinished) -> None:
         self.events.append(event)
 
-    def rebalanced(self, event: Rebalanced) -> None:
+    def rebalanced(self, event: observe.Rebalanced) -> None:
         self.events.append(event)
 
-    def heartbeat_late(self, event: HeartbeatLate) -> None:
+    def heartbeat_late(self, event: observe.HeartbeatLate) -> None:
         self.events.append(event)

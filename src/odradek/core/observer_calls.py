@@ -5,23 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from odradek.observe import (
-    BatchDelivered,
-    BatchFinished,
-    BatchSent,
-    BufferLevel,
-    CommitFinished,
-    ConnectionEnded,
-    ConnectionFailed,
-    ConnectionOpened,
-    HeartbeatLate,
-    Observer,
-    PartFetched,
-    ReadAheadLevel,
-    Rebalanced,
-    RequestFinished,
-    Throttled,
-)
+from odradek import observe
+from odradek.observe import Observer
 
 __all__ = ["ObserverCalls"]
 
@@ -43,20 +28,20 @@ class ObserverCalls:
     """
 
     def __init__(self, observer: Observer, failed: Failed) -> None:
-        self.connection_opened = _call(observer, failed, "connection_opened", ConnectionOpened)
-        self.connection_failed = _call(observer, failed, "connection_failed", ConnectionFailed)
-        self.connection_ended = _call(observer, failed, "connection_ended", ConnectionEnded)
-        self.throttled = _call(observer, failed, "throttled", Throttled)
-        self.request_finished = _call(observer, failed, "request_finished", RequestFinished)
-        self.batch_sent = _call(observer, failed, "batch_sent", BatchSent)
-        self.batch_finished = _call(observer, failed, "batch_finished", BatchFinished)
-        self.buffer_level = _call(observer, failed, "buffer_level", BufferLevel)
-        self.part_fetched = _call(observer, failed, "part_fetched", PartFetched)
-        self.batch_delivered = _call(observer, failed, "batch_delivered", BatchDelivered)
-        self.read_ahead_level = _call(observer, failed, "read_ahead_level", ReadAheadLevel)
-        self.commit_finished = _call(observer, failed, "commit_finished", CommitFinished)
-        self.rebalanced = _call(observer, failed, "rebalanced", Rebalanced)
-        self.heartbeat_late = _call(observer, failed, "heartbeat_late", HeartbeatLate)
+        self.connection_opened = _call(observer, failed, "connection_opened", observe.ConnectionOpened)
+        self.connection_failed = _call(observer, failed, "connection_failed", observe.ConnectionFailed)
+        self.connection_ended = _call(observer, failed, "connection_ended", observe.ConnectionEnded)
+        self.throttled = _call(observer, failed, "throttled", observe.Throttled)
+        self.request_finished = _call(observer, failed, "request_finished", observe.RequestFinished)
+        self.batch_sent = _call(observer, failed, "batch_sent", observe.BatchSent)
+        self.batch_finished = _call(observer, failed, "batch_finished", observe.BatchFinished)
+        self.buffer_level = _call(observer, failed, "buffer_level", observe.BufferLevel)
+        self.part_fetched = _call(observer, failed, "part_fetched", observe.PartFetched)
+        self.batch_delivered = _call(observer, failed, "batch_delivered", observe.BatchDelivered)
+        self.read_ahead_level = _call(observer, failed, "read_ahead_level", observe.ReadAheadLevel)
+        self.commit_finished = _call(observer, failed, "commit_finished", observe.CommitFinished)
+        self.rebalanced = _call(observer, failed, "rebalanced", observe.Rebalanced)
+        self.heartbeat_late = _call(observer, failed, "heartbeat_late", observe.HeartbeatLate)
 
 
 def _call(observer: Observer, failed: Failed, name: str, kind: type[tuple[Any, ...]]) -> Call:

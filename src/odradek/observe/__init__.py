@@ -1,4 +1,4 @@
-"""Observation: what a client does, as events for metrics, traces and logs.
+"""Observation: what a client does, as events for metrics, traces and logs::
 
     class Failures(Observer):
         def batch_finished(self, event: BatchFinished) -> None:

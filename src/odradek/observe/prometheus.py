@@ -1,4 +1,4 @@
-"""Metrics for Prometheus (`odradek[prometheus]`).
+"""Metrics for Prometheus (`odradek[prometheus]`)::
 
 from prometheus_client import start_http_server
 from odradek.observe.prometheus import PrometheusObserver
@@ -11,25 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from odradek import observe
 from odradek.errors import ConfigError
-from odradek.observe import (
-    BatchDelivered,
-    BatchFinished,
-    BatchSent,
-    BufferLevel,
-    CommitFinished,
-    ConnectionEnded,
-    ConnectionFailed,
-    ConnectionOpened,
-    HeartbeatLate,
-    Observer,
-    PartFetched,
-    ReadAheadLevel,
-    Rebalanced,
-    RequestFinished,
-    Throttled,
-    error_name,
-)
+from odradek.observe import Observer, error_name
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -61,7 +45,7 @@ class _Children(dict[tuple[object, ...], Any]):
 
 
 class PrometheusObserver(Observer):
-    """Exposes what clients do as metrics that begin with `odradek_`: see {doc}`/howto/observe`.
+    """Exposes what clients do as metrics that begin with `odradek_`: docs/howto/observe.md lists them.
 
     One observer serves any number of clusters, producers and consumers, in one event loop each. Make one for each
     registry: a second one in the same registry is refused by it with ValueError.
@@ -119,22 +103,22 @@ class PrometheusObserver(Observer):
 
     # ---- connections and requests ---------------------------------------------------------------------------
 
-    def connection_opened(self, event: ConnectionOpened) -> None:
+    def connection_opened(self, event: observe.ConnectionOpened) -> None:
         broker = (event.broker.id,)
         self._connections[broker].inc()
         self._connects[broker].observe(event.seconds)
 
-    def connection_failed(self, event: ConnectionFailed) -> None:
+    def connection_failed(self, event: observe.ConnectionFailed) -> None:
         self._connect_failures[event.broker.id,].inc()
 
-    def connection_ended(self, event: ConnectionEnded) -> None:
+    def connection_ended(self, event: observe.ConnectionEnded) -> None:
         self._connections[event.broker.id,].dec()
         self._losses[event.broker.id,].inc(event.lost)
 
-    def throttled(self, event: Throttled) -> None:
+    def throttled(self, event: observe.Throttled) -> None:
         self._throttled[event.broker.id,].inc(event.seconds)
 
-    def request_finished(self, event: RequestFinished) -> None:
+    def request_finished(self, event: observe.RequestFinished) -> None:
         labels = (event.broker.id, event.api)
         self._requests[labels].observe(event.seconds)
         self._sent[labels].inc(event.sent_bytes)
@@ -144,13 +128,13 @@ class PrometheusObserver(Observer):
 
     # ---- producers ------------------------------------------------------------------------------------------
 
-    def batch_sent(self, event: BatchSent) -> None:
+    def batch_sent(self, event: observe.BatchSent) -> None:
         topic = (event.partition.topic,)
         self._batches_sent[topic].inc()
         if event.attempt > 1:
             self._retries[topic].inc()
 
-    def batch_finished(self, event: BatchFinished) -> None:
+    def batch_finished(self, event: observe.BatchFinished) -> None:
         topic = (event.topic,)
         self._deliveries[topic].observe(event.seconds)
         if event.error is None:
@@ -159,7 +143,7 @@ class PrometheusObserver(Observer):
         else:
             self._failed[event.topic, error_name(event.error)].inc(event.records)
 
-    def buffer_level(self, event: BufferLevel) -> None:
+    def buffer_level(self, event: observe.BufferLevel) -> None:
         producer = (event.producer,)
         self._buffer[producer].set(event.bytes)
         self._buffer_limit[producer].set(event.limit)
@@ -167,13 +151,13 @@ class PrometheusObserver(Observer):
 
     # ---- readers and consumers ------------------------------------------------------------------------------
 
-    def part_fetched(self, event: PartFetched) -> None:
+    def part_fetched(self, event: observe.PartFetched) -> None:
         topic = event.partition.topic
         self._fetched[topic,].inc(event.bytes)
         if event.error is not None:
             self._fetch_errors[topic, error_name(event.error)].inc()
 
-    def batch_delivered(self, event: BatchDelivered) -> None:
+    def batch_delivered(self, event: observe.BatchDelivered) -> None:
         group, partition = event.group or "", event.partition
         labels = (group, partition.topic)
         self._delivered_batches[labels].inc()
@@ -182,17 +166,17 @@ class PrometheusObserver(Observer):
         if event.lag is not None:
             self._lag[group, partition.topic, partition.name].set(event.lag)
 
-    def read_ahead_level(self, event: ReadAheadLevel) -> None:
+    def read_ahead_level(self, event: observe.ReadAheadLevel) -> None:
         reader = (event.reader,)
         self._read_ahead[reader].set(event.bytes)
         self._read_ahead_limit[reader].set(event.limit)
 
-    def commit_finished(self, event: CommitFinished) -> None:
+    def commit_finished(self, event: observe.CommitFinished) -> None:
         self._commits[event.group,].observe(event.seconds)
         if event.error is not None:
             self._commit_errors[event.group, error_name(event.error)].inc()
 
-    def rebalanced(self, event: Rebalanced) -> None:
+    def rebalanced(self, event: observe.Rebalanced) -> None:
         group, kind = event.group, event.kind
         self._rebalances[group, kind].inc()
         if kind == "assigned":
@@ -203,6 +187,6 @@ class PrometheusObserver(Observer):
         for partition in event.partitions:
             self._lag.remove((group, partition.topic, partition.name))
 
-    def heartbeat_late(self, event: HeartbeatLate) -> None:
+    def heartbeat_late(self, event: observe.HeartbeatLate) -> None:
         self._late[event.group,].inc()
         self._late_seconds[event.group,].inc(event.seconds)
