@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from tests.client.observed import Recorder
 from tests.client.one_member import until
@@ -224,6 +225,26 @@ async def test_a_commit_that_is_cancelled_has_no_outcome_to_tell(cluster: Memory
         cluster.release("commit")
         assert not recorder.of(CommitFinished)
     assert [commit.error for commit in recorder.of(CommitFinished)] == [None]  # that of the exit
+
+
+async def test_a_consumer_that_cannot_leave_in_order_has_left_all_the_same(
+    cluster: MemoryCluster, recorder: Recorder
+) -> None:
+    cluster.append("t", [b"v"])
+    options: dict[str, Any] = {"group": "g", "start": od.EARLIEST, "commit_every": None, "exit_within": 0.05}
+    async with cluster.connect(observer=recorder) as k:
+        with anyio.CancelScope() as scope:
+            async with k.consumer("t", **options) as consumer:
+                (await anext(consumer.batches())).done()
+                cluster.hold("commit")
+                scope.cancel()
+                await anyio.lowlevel.checkpoint()
+        cluster.release("commit")
+    assert [(event.kind, event.partitions) for event in recorder.of(Rebalanced)] == [
+        ("assigned", (P0,)),
+        ("left", (P0,)),
+    ]
+    assert recorder.of(Rebalanced)[-1].seconds >= 0.05
 
 
 async def test_an_error_of_a_partition_is_told(cluster: MemoryCluster, recorder: Recorder) -> None:

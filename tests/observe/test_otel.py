@@ -124,7 +124,7 @@ async def test_failures_are_errors_of_spans_and_error_types_of_metrics(telemetry
     assert failed.status.status_code is trace.StatusCode.ERROR and written.status.is_unset
     assert (failed.attributes or {})["error.type"] == "TOPIC_AUTHORIZATION_FAILED"
     assert "error.type" not in (written.attributes or {})
-    errors = [dict(labels).get("error.type") for labels in telemetry.points("odradek.request.duration")]
+    errors = [dict(labels).get("error.type") for labels in telemetry.points("odradek.requests")]
     assert sorted(errors, key=str) == ["ConnectionLost", None]
     assert list(telemetry.points("odradek.connections.lost").values()) == [1]
 

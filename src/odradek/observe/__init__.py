@@ -167,7 +167,7 @@ class BatchFinished(NamedTuple):
 
 
 class BufferLevel(NamedTuple):
-    """The buffer of a producer, whenever a request is sent or has its result.
+    """The buffer of a producer, whenever a request is sent, and when nothing is left in it.
 
     Attributes:
         producer: See `BatchSent`.

@@ -29,6 +29,7 @@ from odradek._version import __version__
 from odradek.batch import Batch
 from odradek.errors import ConfigError
 from odradek.observe import Observer, error_name
+from odradek.observe.values import LabelledValues
 from odradek.types import Broker, TopicPartition
 
 try:
@@ -76,9 +77,14 @@ class OpenTelemetryObserver(Observer):
         def seconds(name: str, text: str) -> metrics.Histogram:
             return meter.create_histogram(name, "s", text, explicit_bucket_boundaries_advisory=BUCKETS)
 
-        def values(create: Any, name: str, unit: str, text: str) -> _Values:
-            made = _Values()
-            create(name, [made.observe], unit, text)
+        def values(create: Any, name: str, unit: str, text: str) -> LabelledValues[_Attributes]:
+            made: LabelledValues[_Attributes] = LabelledValues()
+            create(
+                name,
+                [lambda options: [metrics.Observation(value, labels) for labels, value in made.items()]],
+                unit,
+                text,
+            )
             return made
 
         counter, gauge = meter.create_observable_counter, meter.create_observable_gauge
@@ -91,7 +97,8 @@ class OpenTelemetryObserver(Observer):
         self._losses = values(counter, "odradek.connections.lost", "{connection}", "Connections lost.")
         self._connect_failures = values(counter, "odradek.connect.failures", "{attempt}", "Failed attempts to connect.")
         self._throttled = values(counter, "odradek.throttled", "s", "Time that quotas have cost.")
-        self._requests = seconds("odradek.request.duration", "From queueing a request to its response.")
+        self._requests = values(counter, "odradek.requests", "{request}", "Requests that have their result.")
+        self._request_seconds = values(counter, "odradek.request.time", "s", "From queueing requests to their results.")
         self._request_bytes = values(counter, "odradek.request.size", "By", "Bytes of requests.")
         self._response_bytes = values(counter, "odradek.response.size", "By", "Bytes of responses.")
         self._buffer = values(gauge, "odradek.buffer.size", "By", "Memory of records without an outcome.")
@@ -120,7 +127,8 @@ class OpenTelemetryObserver(Observer):
     def request_finished(self, event: observe.RequestFinished) -> None:
         error = error_name(event.error)
         attributes = _request(event.broker, event.api, error)
-        self._requests.record(event.seconds, attributes)
+        self._requests.add(1, attributes)
+        self._request_seconds.add(event.seconds, attributes)
         self._request_bytes.add(event.sent_bytes, attributes)
         self._response_bytes.add(event.received_bytes, attributes)
         if event.api == "Fetch":
@@ -186,31 +194,10 @@ class OpenTelemetryObserver(Observer):
 
 
 class _Attributes(dict[str, Any]):
-    """A set of attributes, made once; a key of `_Values`."""
+    """A set of attributes, made once; a key of `LabelledValues`."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         return id(self)
-
-
-class _Values:
-    """Values of a counter or a gauge, which an SDK asks for when it exports: a call of it takes thirty times as long as
-    adding a number here."""
-
-    def __init__(self) -> None:
-        self._values: dict[_Attributes, float] = {}
-
-    def add(self, amount: float, attributes: _Attributes) -> None:
-        self._values[attributes] = self._values.get(attributes, 0) + amount
-
-    def set(self, value: float, attributes: _Attributes) -> None:
-        self._values[attributes] = value
-
-    def remove(self, attributes: _Attributes) -> None:
-        self._values.pop(attributes, None)
-
-    def observe(self, options: metrics.CallbackOptions) -> list[metrics.Observation]:
-        """Return all values. Called in a thread of the SDK."""
-        return [metrics.Observation(value, attributes) for attributes, value in list(self._values.items())]
 
 
 def _attributes(**values: Any) -> _Attributes:

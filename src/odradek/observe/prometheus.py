@@ -9,14 +9,19 @@ async with od.connect("kafka://localhost:9092", observer=PrometheusObserver()) a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import accumulate
 from typing import Any
 
 from odradek import observe
 from odradek.errors import ConfigError
-from odradek.observe import Observer, error_name
+from odradek.observe import error_name
+from odradek.observe.values import Histogram, LabelledValues
 
 try:
-    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+    from prometheus_client import REGISTRY, CollectorRegistry, Metric
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 except ImportError as missing:
     raise ConfigError(
         "odradek.observe.prometheus needs prometheus-client: pip install 'odradek[prometheus]'"
@@ -28,41 +33,33 @@ BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 """Upper bounds of the histograms of times (s): from a request in one rack to a delivery that almost failed."""
 
 
-class _Children(dict[tuple[object, ...], Any]):
-    """The children of a metric, by the values of its labels: looking one up in the metric takes a microsecond more."""
-
-    def __init__(self, metric: Counter | Gauge | Histogram) -> None:
-        self._metric = metric
-
-    def __missing__(self, labels: tuple[object, ...]) -> Any:
-        child = self[labels] = self._metric.labels(*labels)
-        return child
-
-    def remove(self, labels: tuple[object, ...]) -> None:
-        """Expose these values no more."""
-        if self.pop(labels, None) is not None:
-            self._metric.remove(*labels)
+Labels = tuple[str | int, ...]
 
 
-class PrometheusObserver(Observer):
+class PrometheusObserver(observe.Observer):
     """Exposes what clients do as metrics that begin with `odradek_`: docs/howto/observe.md lists them.
 
-    One observer serves any number of clusters, producers and consumers, in one event loop each. Make one for each
-    registry: a second one in the same registry is refused by it with ValueError.
+    One observer serves any number of clusters, producers and consumers, in one event loop. Make one for each registry:
+    a second one in the same registry is refused by it with ValueError. It is a collector of its own, so that the
+    package's mode for several processes does not see it: let each process be scraped.
 
     Args:
         registry: Where the metrics are registered.
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
-        def counter(name: str, text: str, *labels: str) -> _Children:
-            return _Children(Counter(f"odradek_{name}", text, labels, registry=registry))
+        self._families: list[Callable[[], Metric]] = []
 
-        def gauge(name: str, text: str, *labels: str) -> _Children:
-            return _Children(Gauge(f"odradek_{name}", text, labels, registry=registry))
+        def counter(name: str, text: str, *labels: str) -> LabelledValues[Labels]:
+            return self._values(CounterMetricFamily, name, text, labels)
 
-        def seconds(name: str, text: str, *labels: str) -> _Children:
-            return _Children(Histogram(f"odradek_{name}_seconds", text, labels, registry=registry, buckets=BUCKETS))
+        def gauge(name: str, text: str, *labels: str) -> LabelledValues[Labels]:
+            return self._values(GaugeMetricFamily, name, text, labels)
+
+        def seconds(name: str, text: str, *labels: str) -> Histogram[Labels]:
+            histogram: Histogram[Labels] = Histogram(BUCKETS)
+            self._families.append(partial(_histogram_family, f"odradek_{name}_seconds", text, labels, histogram))
+            return histogram
 
         self._connections = gauge("connections", "Connections that are open", "broker")
         self._connects = seconds("connect", "Time to connect, with TLS and SASL", "broker")
@@ -100,93 +97,121 @@ class PrometheusObserver(Observer):
         self._assigned = gauge("assigned_partitions", "Partitions of members in this process", "group")
         self._late = counter("late_heartbeats", "Times that the event loop was blocked for too long", "group")
         self._late_seconds = counter("late_heartbeat_seconds", "For how long it was blocked", "group")
+        registry.register(self)
+
+    def _values(self, family: type[Any], name: str, text: str, labels: Sequence[str]) -> LabelledValues[Labels]:
+        values: LabelledValues[Labels] = LabelledValues()
+        self._families.append(partial(_family, family, f"odradek_{name}", text, labels, values))
+        return values
+
+    def collect(self) -> list[Metric]:
+        """Return all metrics (see prometheus_client's `Collector`)."""
+        return [family() for family in self._families]
+
+    describe = collect
 
     # ---- connections and requests ---------------------------------------------------------------------------
 
     def connection_opened(self, event: observe.ConnectionOpened) -> None:
         broker = (event.broker.id,)
-        self._connections[broker].inc()
-        self._connects[broker].observe(event.seconds)
+        self._connections.add(1, broker)
+        self._connects.observe(event.seconds, broker)
 
     def connection_failed(self, event: observe.ConnectionFailed) -> None:
-        self._connect_failures[event.broker.id,].inc()
+        self._connect_failures.add(1, (event.broker.id,))
 
     def connection_ended(self, event: observe.ConnectionEnded) -> None:
-        self._connections[event.broker.id,].dec()
-        self._losses[event.broker.id,].inc(event.lost)
+        self._connections.add(-1, (event.broker.id,))
+        self._losses.add(event.lost, (event.broker.id,))
 
     def throttled(self, event: observe.Throttled) -> None:
-        self._throttled[event.broker.id,].inc(event.seconds)
+        self._throttled.add(event.seconds, (event.broker.id,))
 
     def request_finished(self, event: observe.RequestFinished) -> None:
         labels = (event.broker.id, event.api)
-        self._requests[labels].observe(event.seconds)
-        self._sent[labels].inc(event.sent_bytes)
-        self._received[labels].inc(event.received_bytes)
+        self._requests.observe(event.seconds, labels)
+        self._sent.add(event.sent_bytes, labels)
+        self._received.add(event.received_bytes, labels)
         if event.error is not None:
-            self._request_errors[(*labels, error_name(event.error))].inc()
+            self._request_errors.add(1, (*labels, error_name(event.error)))
 
     # ---- producers ------------------------------------------------------------------------------------------
 
     def batch_sent(self, event: observe.BatchSent) -> None:
         topic = (event.partition.topic,)
-        self._batches_sent[topic].inc()
+        self._batches_sent.add(1, topic)
         if event.attempt > 1:
-            self._retries[topic].inc()
+            self._retries.add(1, topic)
 
     def batch_finished(self, event: observe.BatchFinished) -> None:
         topic = (event.topic,)
-        self._deliveries[topic].observe(event.seconds)
+        self._deliveries.observe(event.seconds, topic)
         if event.error is None:
-            self._produced[topic].inc(event.records)
-            self._produced_bytes[topic].inc(event.bytes)
+            self._produced.add(event.records, topic)
+            self._produced_bytes.add(event.bytes, topic)
         else:
-            self._failed[event.topic, error_name(event.error)].inc(event.records)
+            self._failed.add(event.records, (event.topic, error_name(event.error)))
 
     def buffer_level(self, event: observe.BufferLevel) -> None:
         producer = (event.producer,)
-        self._buffer[producer].set(event.bytes)
-        self._buffer_limit[producer].set(event.limit)
-        self._waiting[producer].set(event.waiting)
+        self._buffer.set(event.bytes, producer)
+        self._buffer_limit.set(event.limit, producer)
+        self._waiting.set(event.waiting, producer)
 
     # ---- readers and consumers ------------------------------------------------------------------------------
 
     def part_fetched(self, event: observe.PartFetched) -> None:
         topic = event.partition.topic
-        self._fetched[topic,].inc(event.bytes)
+        self._fetched.add(event.bytes, (topic,))
         if event.error is not None:
-            self._fetch_errors[topic, error_name(event.error)].inc()
+            self._fetch_errors.add(1, (topic, error_name(event.error)))
 
     def batch_delivered(self, event: observe.BatchDelivered) -> None:
         group, partition = event.group or "", event.partition
         labels = (group, partition.topic)
-        self._delivered_batches[labels].inc()
-        self._delivered[labels].inc(event.records)
-        self._delivered_bytes[labels].inc(event.bytes)
+        self._delivered_batches.add(1, labels)
+        self._delivered.add(event.records, labels)
+        self._delivered_bytes.add(event.bytes, labels)
         if event.lag is not None:
-            self._lag[group, partition.topic, partition.name].set(event.lag)
+            self._lag.set(event.lag, (group, partition.topic, partition.name))
 
     def read_ahead_level(self, event: observe.ReadAheadLevel) -> None:
         reader = (event.reader,)
-        self._read_ahead[reader].set(event.bytes)
-        self._read_ahead_limit[reader].set(event.limit)
+        self._read_ahead.set(event.bytes, reader)
+        self._read_ahead_limit.set(event.limit, reader)
 
     def commit_finished(self, event: observe.CommitFinished) -> None:
-        self._commits[event.group,].observe(event.seconds)
+        self._commits.observe(event.seconds, (event.group,))
         if event.error is not None:
-            self._commit_errors[event.group, error_name(event.error)].inc()
+            self._commit_errors.add(1, (event.group, error_name(event.error)))
 
     def rebalanced(self, event: observe.Rebalanced) -> None:
         group, kind = event.group, event.kind
-        self._rebalances[group, kind].inc()
+        self._rebalances.add(1, (group, kind))
         if kind == "assigned":
-            self._rebalance_times[group,].observe(event.seconds)
-            self._assigned[group,].inc(len(event.partitions))
+            self._rebalance_times.observe(event.seconds, (group,))
+            self._assigned.add(len(event.partitions), (group,))
             return
-        self._assigned[group,].dec(len(event.partitions))
+        self._assigned.add(-len(event.partitions), (group,))
         for partition in event.partitions:
             self._lag.remove((group, partition.topic, partition.name))
 
     def heartbeat_late(self, event: observe.HeartbeatLate) -> None:
-        self._late[event.group,].inc()
-        self._late_seconds[event.group,].inc(event.seconds)
+        self._late.add(1, (event.group,))
+        self._late_seconds.add(event.seconds, (event.group,))
+
+
+def _family(kind: type[Any], name: str, text: str, labels: Sequence[str], values: LabelledValues[Labels]) -> Metric:
+    family: Any = kind(name, text, labels=labels)
+    for which, value in values.items():
+        family.add_metric(list(map(str, which)), value)
+    made: Metric = family
+    return made
+
+
+def _histogram_family(name: str, text: str, labels: Sequence[str], histogram: Histogram[Labels]) -> Metric:
+    family = HistogramMetricFamily(name, text, labels=labels)
+    bounds = [*map(str, BUCKETS), "+Inf"]
+    for which, counts, total in histogram.items():
+        family.add_metric(list(map(str, which)), list(zip(bounds, accumulate(counts), strict=True)), total)
+    return family

@@ -107,6 +107,20 @@ def test_a_partition_with_records_is_fetched_again_at_once() -> None:
     assert again.start() == len(ENTRIES)
 
 
+def test_the_memory_held_is_that_of_what_is_read_ahead() -> None:
+    bench = Bench(2)
+    first, second = bench.next()
+    assert bench.scheduler.held_bytes == 0
+    bench.finish(first, ENTRIES)
+    one = bench.scheduler.held_bytes
+    bench.finish(second, ENTRIES)
+    assert bench.scheduler.held_bytes == 2 * one > 0
+    for number in range(2):
+        bench[number].take(None, 0.0)
+        bench[number].update()
+    assert bench.scheduler.held_bytes == 0
+
+
 FIRST, USUAL, MOST = 64 << 10, 1 << 20, 8 << 20
 
 

@@ -498,6 +498,7 @@ class Consumer(PartitionReaderBase):
             await self._fetcher.__aexit__(kind, error, trace)
             return
         errors: list[Exception] = []
+        begun = anyio.current_time()
         try:
             self._fetcher.close()
             self._stop_delivery(tuple(self._progress))
@@ -513,6 +514,8 @@ class Consumer(PartitionReaderBase):
                 self._stop_delivery(tuple(self._progress))  # also of what was assigned during the exit
                 self._clear_assignment(tuple(self._progress), OwnershipEvent.RELEASE)
                 self._transition(ConsumerEvent.LEFT)
+                if (observation := self._fetcher.observation) is not None:
+                    observation.left(begun)
         if self._fetcher.failure is not None and not self._fetcher.failure_seen:
             errors.insert(0, self._fetcher.failure)
         if errors and kind is None:
@@ -523,15 +526,12 @@ class Consumer(PartitionReaderBase):
     async def _leave(self, errors: list[Exception]) -> None:
         """Commit and release, within one budget. Every step is made, even if its time is over: then it only begins,
         and the membership releases the rest in the background."""
-        begun = anyio.current_time()
-        deadline = begun + self._exit_within
+        deadline = anyio.current_time() + self._exit_within
         self._membership_scope.cancel()
         async with AsyncExitStack() as stack:  # every step, also when a native cancellation ends one of them
             stack.push_async_callback(self._step, errors, deadline, self._membership.leave)
             stack.push_async_callback(self._step, errors, deadline, self._committer.commit)
             await self._step(errors, deadline, self._await_membership)
-        if (observation := self._fetcher.observation) is not None:
-            observation.left(begun)
         if anyio.current_time() >= deadline:
             errors.insert(
                 0, DeadlineError(f"leaving group {self._subscription.group}{self._left()}", self._exit_within)

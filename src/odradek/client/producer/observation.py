@@ -45,7 +45,8 @@ class ProducerObservation:
             seconds = now - batch.created_at
             records, size = len(batch.records), batch.size
             finished(number, topic.name, partition, records, size, seconds, batch.attempts, batch.error)
-        self._level()
+        if not self._live.buffered_bytes:  # else the next request tells: there is one for each response, or more
+            self._level()
 
     def _level(self) -> None:
         self._calls.buffer_level(self._number, self._live.buffered_bytes, self._limit, len(self._waiters))
