@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import odradek as od
-from odradek.core.admin import PartitionLag, PositionChange
+from odradek.core.admin import OffsetChoice, OffsetListing, OffsetSpec, PartitionLag, PositionChange
 from odradek.errors import GroupError
 from odradek.testing import MemoryCluster
 from odradek.types import EARLIEST, LATEST, Position, StartPosition
@@ -102,6 +102,41 @@ async def test_a_position_that_cannot_be_stored_does_not_keep_others_from_it(
         results = await k.admin.reset_positions("g", {P0: 1, P1: 1})
         assert results.done.keys() == {P0} and results.failed.keys() == {P1}
         assert await k.admin.group_positions("g") == {P0: 1}
+
+
+async def test_offsets_are_listed_by_meaning_and_time(cluster: MemoryCluster) -> None:
+    cluster.append("t", [od.ProducerRecord(b"late", timestamp=5_000_000_000_000)], partition=0)
+    async with cluster.connect() as k:
+        newest = OffsetListing(Position(10), 5_000_000_000_000, None)
+        offsets: dict[OffsetChoice, OffsetListing] = {
+            EARLIEST: OffsetListing(Position(0), None, None),
+            LATEST: OffsetListing(Position(11), None, None),
+            OffsetSpec.MAX_TIMESTAMP: newest,
+            OffsetSpec.EARLIEST_LOCAL: OffsetListing(Position(0), None, None),
+            OffsetSpec.LATEST_TIERED: OffsetListing(None, None, None),
+            od.AtTime(4e9): newest,
+            od.AtTime(6e9): OffsetListing(None, None, None),
+        }
+        for at, listing in offsets.items():
+            assert (await k.admin.list_offsets({P0: at})).check() == {P0: listing}
+        failed = (await k.admin.list_offsets({od.TopicPartition("t", 9): LATEST})).failed
+        assert "UNKNOWN_TOPIC" in str(failed[od.TopicPartition("t", 9)])
+        with pytest.raises(TypeError, match="EARLIEST, LATEST"):
+            await k.admin.list_offsets({P0: 3})  # type: ignore[dict-item]
+
+
+async def test_groups_are_listed_by_state_and_type(cluster: MemoryCluster) -> None:
+    async with cluster.connect() as k:
+        await k.driver.offsets("g").commit({P0: Position(3)})
+        assert [group.name for group in await k.admin.list_groups(states="Empty", types=["memory"])] == ["g"]
+        assert await k.admin.list_groups(states=["Stable"]) == await k.admin.list_groups(types="share") == []
+
+
+@pytest.mark.parametrize("wrong", ["", 7, b"t", ["t", 7]])
+async def test_names_are_texts(cluster: MemoryCluster, wrong: object) -> None:
+    async with cluster.connect() as k:
+        with pytest.raises((TypeError, od.ConfigError), match="topics"):
+            await k.admin.describe_topics(wrong)  # type: ignore[arg-type]
 
 
 async def test_what_a_cluster_cannot_do_says_what_it_needs(cluster: MemoryCluster) -> None:

@@ -6,16 +6,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from odradek import arguments
+from odradek.client.admin_arguments import NAME, config_change, names, offset_choice
 from odradek.client.consumer.positions import missing_partitions, resolve_positions
 from odradek.client.group_lag import group_lag
 from odradek.client.options import partition as partition_rule
 from odradek.client.options import start_position
 from odradek.core.admin import (
     ClusterDescription,
+    ConfigChange,
     ConfigEntry,
     CreatedTopic,
     GroupDescription,
     GroupListing,
+    OffsetChoice,
+    OffsetListing,
     PartitionLag,
     PositionChange,
     Results,
@@ -31,15 +35,15 @@ __all__ = ["Admin"]
 
 K = TypeVar("K")
 
-_NAME = arguments.text("a name")
-_CONFIG = arguments.mapping(_NAME, arguments.text("a value, as a text", at_least=0), "a mapping of names to values")
+_CONFIG = arguments.mapping(NAME, arguments.text("a value, as a text", at_least=0), "a mapping of names to values")
 _CHANGES = arguments.mapping(
-    _NAME,
-    arguments.optional(arguments.text("a value, as a text, or None", at_least=0)),
+    NAME,
+    config_change,
     "a mapping of names to values",
 )
 _BROKER = arguments.count(0, unit="a broker id")
 _PARTITION, _POSITION = partition_rule(), start_position()
+_FLAGS = {"read_committed": arguments.flag()}
 _RULES: Mapping[str, arguments.Rule] = {
     "partitions": arguments.optional(arguments.count(1, 1 << 20, "a number of partitions")),
     "replicas": arguments.optional(arguments.count(1, (1 << 15) - 1, "a number of replicas")),
@@ -47,14 +51,15 @@ _RULES: Mapping[str, arguments.Rule] = {
     "validate_only": arguments.flag(),
     "dry_run": arguments.flag(),
     "totals": arguments.mapping(
-        _NAME, arguments.count(1, 1 << 20, "a number of partitions"), "a mapping of topics to numbers of partitions"
+        NAME, arguments.count(1, 1 << 20, "a number of partitions"), "a mapping of topics to numbers of partitions"
     ),
-    "topic_changes": arguments.mapping(_NAME, _CHANGES, "a mapping of topics to changes"),
+    "topic_changes": arguments.mapping(NAME, _CHANGES, "a mapping of topics to changes"),
     "broker_changes": arguments.mapping(_BROKER, _CHANGES, "a mapping of broker ids to changes"),
     "group": arguments.text("a group name"),
     "positions": arguments.mapping(
         _PARTITION, arguments.optional(_POSITION), "a mapping of partitions to positions, or None"
     ),
+    "specs": arguments.mapping(_PARTITION, offset_choice, "a mapping of partitions to what is looked up"),
     "before": arguments.mapping(_PARTITION, _POSITION, "a mapping of partitions to positions"),
 }
 
@@ -118,7 +123,7 @@ class Admin:
                 raise ConfigError("partitions: `topics` says how many each topic has; give one of the two")
             counts: Mapping[str, int | None] = _RULES["totals"]("topics", topics)
         else:
-            counts = dict.fromkeys(_names("topics", topics), partitions)
+            counts = dict.fromkeys(names("topics", topics), partitions)
         wanted = {name: TopicSettings(count, replicas, dict(config or {})) for name, count in counts.items()}
         return await self._driver.admin().create_topics(wanted, validate_only=validate_only)
 
@@ -129,7 +134,7 @@ class Admin:
             Unsupported: The brokers are older than 0.10.1.
             TransportError, DeadlineError: No answer; topics may have been deleted if the error says `sent`.
         """
-        return await self._driver.admin().delete_topics(_names("topics", topics))
+        return await self._driver.admin().delete_topics(names("topics", topics))
 
     async def add_partitions(self, totals: Mapping[str, int], *, validate_only: bool = False) -> Results[str, None]:
         """Add partitions to topics. Records stay where they are, but keys may go to other partitions from then on.
@@ -153,7 +158,7 @@ class Admin:
         Raises:
             TransportError, DeadlineError: No broker answered.
         """
-        return await self._driver.admin().describe_topics(_names("topics", topics))
+        return await self._driver.admin().describe_topics(names("topics", topics))
 
     async def delete_records(
         self, before: Mapping[TopicPartition, Position | int | PositionSpec | AtTime]
@@ -175,6 +180,22 @@ class Admin:
         results = await self._driver.admin().delete_records({**exact, **resolved})
         return Results(results.done, {**failed, **results.failed})
 
+    async def list_offsets(
+        self, specs: Mapping[TopicPartition, OffsetChoice], *, read_committed: bool = False
+    ) -> Results[TopicPartition, OffsetListing]:
+        """Find offsets of partitions by their meaning or by a time. Cancellation: safe.
+
+        Args:
+            specs: Partition -> EARLIEST, LATEST, `AtTime(seconds)`, or an `OffsetSpec`.
+            read_committed: LATEST is the end of what consumers of this isolation may read (0.11 and later).
+
+        Raises:
+            Unsupported: The brokers are too old for one of them (see `OffsetSpec`).
+        """
+        arguments.check_all(_FLAGS, read_committed=read_committed)
+        wanted = _RULES["specs"]("specs", specs)
+        return await self._driver.admin().list_offsets(wanted, read_committed=read_committed)
+
     # ---- configuration --------------------------------------------------------------------------------------
 
     async def describe_topic_configs(self, topics: str | Iterable[str]) -> Results[str, Mapping[str, ConfigEntry]]:
@@ -184,7 +205,7 @@ class Admin:
             Unsupported: The brokers are older than 0.11.
             TransportError, DeadlineError: No broker answered.
         """
-        return await self._driver.admin().describe_topic_configs(_names("topics", topics))
+        return await self._driver.admin().describe_topic_configs(names("topics", topics))
 
     async def describe_broker_configs(self, brokers: int | Iterable[int]) -> Results[int, Mapping[str, ConfigEntry]]:
         """Return the configuration of brokers, by id, as `describe_topic_configs` does.
@@ -196,16 +217,17 @@ class Admin:
         return await self._driver.admin().describe_broker_configs([_BROKER("brokers", each) for each in listed])
 
     async def alter_topic_configs(
-        self, changes: Mapping[str, Mapping[str, str | None]], *, validate_only: bool = False
+        self, changes: Mapping[str, Mapping[str, ConfigChange]], *, validate_only: bool = False
     ) -> Results[str, None]:
-        """Set entries of the configuration of topics; others stay as they are.
+        """Change entries of the configuration of topics; others stay as they are.
 
         Before 2.3 brokers can only replace the configuration of a topic as a whole: it is read, changed and written,
         and undoes a change that another client makes in between.
 
         Args:
-            changes: Topic -> entries to set; None goes back to the brokers' default.
-            validate_only: Find out whether they can be set, without doing it.
+            changes: Topic -> entry -> the value to set; None goes back to the brokers' default; `Append` and `Subtract`
+                change one item of a list.
+            validate_only: Find out whether they can be changed, without doing it.
 
         Raises:
             Unsupported: The brokers are older than 0.11.
@@ -216,9 +238,9 @@ class Admin:
         return await self._driver.admin().alter_topic_configs(checked, validate_only=validate_only)
 
     async def alter_broker_configs(
-        self, changes: Mapping[int, Mapping[str, str | None]], *, validate_only: bool = False
+        self, changes: Mapping[int, Mapping[str, ConfigChange]], *, validate_only: bool = False
     ) -> Results[int, None]:
-        """Set entries of the configuration of brokers, by id, as `alter_topic_configs` does.
+        """Change entries of the configuration of brokers, by id, as `alter_topic_configs` does.
 
         Raises:
             Unsupported: The brokers are older than 2.3.
@@ -229,14 +251,20 @@ class Admin:
 
     # ---- groups ---------------------------------------------------------------------------------------------
 
-    async def list_groups(self) -> Sequence[GroupListing]:
-        """Return all groups, sorted by name.
+    async def list_groups(
+        self, *, states: str | Iterable[str] = (), types: str | Iterable[str] = ()
+    ) -> Sequence[GroupListing]:
+        """Return groups of all kinds, sorted by name.
+
+        Args:
+            states: Those in one of these states only, such as `Empty` (2.6 and later).
+            types: Those of one of these types only: `classic`, `consumer`, `share` (3.8 and later).
 
         Raises:
             Unsupported: The cluster has no groups (0.8), or nothing to keep them in (0.7 without ZooKeeper).
             TransportError, DeadlineError: A broker did not answer: its groups would be missing.
         """
-        return await self._driver.admin().list_groups()
+        return await self._driver.admin().list_groups(names("states", states), names("types", types))
 
     async def describe_groups(self, groups: str | Iterable[str]) -> Results[str, GroupDescription]:
         """Return states and members of groups.
@@ -244,7 +272,7 @@ class Admin:
         Raises:
             Unsupported: As `list_groups`.
         """
-        return await self._driver.admin().describe_groups(_names("groups", groups))
+        return await self._driver.admin().describe_groups(names("groups", groups))
 
     async def delete_groups(self, groups: str | Iterable[str]) -> Results[str, None]:
         """Delete groups and their positions. One that has members is not deleted, and has an error.
@@ -252,7 +280,7 @@ class Admin:
         Raises:
             Unsupported: The brokers are older than 1.1.
         """
-        return await self._driver.admin().delete_groups(_names("groups", groups))
+        return await self._driver.admin().delete_groups(names("groups", groups))
 
     async def group_positions(self, group: str) -> Mapping[TopicPartition, Position]:
         """Return all positions that a group has committed. Empty if there is no such group.
@@ -370,12 +398,3 @@ class Admin:
 
 def _has_meaning(position: object) -> bool:
     return isinstance(position, PositionSpec | AtTime)
-
-
-def _names(argument: str, names: object) -> list[str]:
-    """Return names without repetitions."""
-    if isinstance(names, str):
-        return [_NAME(argument, names)]
-    if isinstance(names, bytes) or not isinstance(names, Iterable):
-        arguments.wrong_type(argument, names, "a name, or several")
-    return list(dict.fromkeys([_NAME(argument, name) for name in names]))

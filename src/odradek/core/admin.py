@@ -4,25 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import Generic, TypeVar
 
 from odradek.errors import OdradekError, Unsupported
-from odradek.types import Broker, Position, TopicPartition
+from odradek.types import AtTime, Broker, Position, PositionSpec, TopicPartition
 
 __all__ = [
+    "Append",
     "ClusterAdmin",
     "ClusterDescription",
+    "ConfigChange",
     "ConfigEntry",
     "ConfigSource",
     "CreatedTopic",
     "GroupDescription",
     "GroupListing",
     "MemberDescription",
+    "OffsetChoice",
+    "OffsetListing",
+    "OffsetSpec",
     "PartitionDescription",
     "PartitionLag",
     "PositionChange",
     "Results",
+    "Subtract",
     "TopicDescription",
     "TopicSettings",
 ]
@@ -186,6 +192,62 @@ class ConfigEntry:
     secret: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Append:
+    """The addition of an item to an entry that is a list, unless it has it: `{"cleanup.policy": Append("compact")}`."""
+
+    item: str
+
+
+@dataclass(frozen=True, slots=True)
+class Subtract:
+    """The removal of an item from an entry that is a list, if it has it."""
+
+    item: str
+
+
+ConfigChange = str | Append | Subtract | None
+"""A change of an entry of a configuration: a value to set, an item to add or remove; None: the default again."""
+
+
+# ---- offsets ------------------------------------------------------------------------------------------------
+
+
+class OffsetSpec(Enum):
+    """An offset named by its meaning, beside EARLIEST and LATEST. Numbers as in ListOffsets."""
+
+    MAX_TIMESTAMP = -3
+    """The offset of the record with the highest timestamp (3.0 and later)."""
+    EARLIEST_LOCAL = -4
+    """The first one that is on the broker's own disk, with tiered storage (3.5 and later)."""
+    LATEST_TIERED = -5
+    """The last one that is in remote storage (3.9 and later)."""
+    EARLIEST_NOT_TIERED = -6
+    """The first one that is not in remote storage yet (4.2 and later)."""
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+OffsetChoice = PositionSpec | AtTime | OffsetSpec
+"""A meaning or a time by which an offset is found."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetListing:
+    """An offset that was found.
+
+    Args:
+        position: The offset; None: there is none, such as a record that is late enough.
+        timestamp: Of its record (ms since the epoch); None if it was not found by a timestamp.
+        leader_epoch: Of its record; None if brokers do not report it (before 2.1).
+    """
+
+    position: Position | None
+    timestamp: int | None
+    leader_epoch: int | None
+
+
 # ---- groups -------------------------------------------------------------------------------------------------
 
 
@@ -216,6 +278,11 @@ class MemberDescription:
         client_id: Its client's name.
         host: Where it runs, as its broker sees it.
         partitions: The partitions that it owns; they are not known of a member that is no consumer.
+        rack: Its rack, if it told it; here and below, groups of the classic protocol do not tell.
+        epoch: The epoch of the assignment that it has; None if it is not known.
+        topics: The topics that it asks for.
+        pattern: The pattern of topics that it asks for.
+        target: What it is to own once the assignment is done.
     """
 
     member_id: str
@@ -223,6 +290,11 @@ class MemberDescription:
     client_id: str
     host: str
     partitions: tuple[TopicPartition, ...]
+    rack: str | None = None
+    epoch: int | None = None
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    target: tuple[TopicPartition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,11 +304,13 @@ class GroupDescription:
     Args:
         name: Its name.
         state: `Stable`, `Empty`, `PreparingRebalance` and so on.
-        type: `classic`, `consumer` for one under the protocol of KIP-848, `zookeeper` in 0.7.
+        type: `classic`, `consumer` for one under the protocol of KIP-848, `share` (KIP-932), `zookeeper` in 0.7.
         protocol_type: `consumer`, or what else its members are.
         assignor: The name of what shares the partitions among its members; empty while it has none.
         members: Its members.
         coordinator: The broker that coordinates it; None in 0.7, where ZooKeeper does.
+        epoch: Grows with every change of its members or topics; None under the classic protocol.
+        assignment_epoch: The epoch for which the target assignment was made; None under the classic protocol.
     """
 
     name: str
@@ -246,6 +320,8 @@ class GroupDescription:
     assignor: str
     members: tuple[MemberDescription, ...]
     coordinator: Broker | None
+    epoch: int | None = None
+    assignment_epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,15 +399,15 @@ class ClusterAdmin:
         raise Unsupported("describing a configuration", self._needs)
 
     async def alter_topic_configs(
-        self, changes: Mapping[str, Mapping[str, str | None]], *, validate_only: bool
+        self, changes: Mapping[str, Mapping[str, ConfigChange]], *, validate_only: bool
     ) -> Results[str, None]:
-        """Set entries of the configuration of topics; None: back to the default. Other entries stay."""
+        """Change entries of the configuration of topics; None: back to the default. Other entries stay."""
         raise Unsupported("altering a configuration", self._needs)
 
     async def alter_broker_configs(
-        self, changes: Mapping[int, Mapping[str, str | None]], *, validate_only: bool
+        self, changes: Mapping[int, Mapping[str, ConfigChange]], *, validate_only: bool
     ) -> Results[int, None]:
-        """Set entries of the configuration of brokers, as `alter_topic_configs` does."""
+        """Change entries of the configuration of brokers, as `alter_topic_configs` does."""
         raise Unsupported("altering a configuration", self._needs)
 
     async def delete_records(
@@ -340,8 +416,15 @@ class ClusterAdmin:
         """Delete the records before a position; None: all. Returns the position where each log starts now."""
         raise Unsupported("deleting records", self._needs)
 
-    async def list_groups(self) -> Sequence[GroupListing]:
-        """Return all groups, sorted by name. Raises OdradekError if a broker does not answer."""
+    async def list_offsets(
+        self, specs: Mapping[TopicPartition, OffsetChoice], *, read_committed: bool
+    ) -> Results[TopicPartition, OffsetListing]:
+        """Find offsets by their meaning or by a time."""
+        raise Unsupported("listing offsets", self._needs)
+
+    async def list_groups(self, states: Sequence[str] = (), types: Sequence[str] = ()) -> Sequence[GroupListing]:
+        """Return the groups in one of the states and of one of the types, or all, sorted by name. Raises OdradekError
+        if a broker does not answer."""
         raise Unsupported("listing groups", self._needs)
 
     async def describe_groups(self, names: Sequence[str]) -> Results[str, GroupDescription]:

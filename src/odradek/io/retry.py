@@ -53,18 +53,23 @@ async def retry(
     raise last
 
 
-async def first_answer(brokers: Iterable[B], ask: Callable[[B], Awaitable[T]], none: OdradekError) -> T:
+async def first_answer(
+    brokers: Iterable[B],
+    ask: Callable[[B], Awaitable[T]],
+    none: OdradekError,
+    passes: Callable[[OdradekError], bool] = attrgetter("retriable"),
+) -> T:
     """Ask one broker after the other, each once, until one answers. Cancellation: that of `ask`.
 
     Raises:
-        OdradekError: The first error that is not retriable; or the last one; or `none`, if there is no broker.
+        OdradekError: The first error that does not pass; or the last one; or `none`, if there is no broker.
     """
     error = none
     for broker in brokers:
         try:
             return await ask(broker)
         except OdradekError as failed:
-            if not failed.retriable:
+            if not passes(failed):
                 raise
             error = failed
     raise error

@@ -8,8 +8,9 @@ from odradek.core.admin import GroupListing, MemberDescription
 from odradek.core.kafka import admin_groups
 from odradek.core.kafka.subscription import encode_assignment
 from odradek.core.kafka.versions import BrokerVersions, VersionRange
-from odradek.errors import BrokerError, RemoteProtocolError
+from odradek.errors import BrokerError, RemoteProtocolError, Unsupported
 from odradek.types import Broker, TopicPartition
+from odradek.wire.kafka.encode import encode
 from odradek.wire.kafka.messages.admin import (
     DeleteRecordsPartitionResult,
     DeleteRecordsResponse,
@@ -36,6 +37,12 @@ from odradek.wire.kafka.messages.groups import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
+)
+from odradek.wire.kafka.messages.share_groups import (
+    DescribedShareGroup,
+    ShareGroupDescribeAssignment,
+    ShareGroupDescribeResponse,
+    ShareGroupMember,
 )
 
 B1 = Broker(1, "h", 9092)
@@ -84,15 +91,79 @@ def test_a_group_that_does_not_exist_is_an_error_in_every_version(group: Describ
         admin_groups.read_classic_group(DescribeGroupsResponse(groups=(group,)), "g", B1)
 
 
+def test_a_share_group_is_described() -> None:
+    assignment = ShareGroupDescribeAssignment(
+        topic_partitions=(DescribedTopicPartitions(topic_name="t", partitions=(0,)),)
+    )
+    member = ShareGroupMember(
+        member_id="m",
+        member_epoch=2,
+        client_id="c",
+        client_host="/h",
+        subscribed_topic_names=("t",),
+        assignment=assignment,
+    )
+    group = DescribedShareGroup(group_id="g", group_state="Stable", group_epoch=2, members=(member,))
+    described = admin_groups.read_share_group(ShareGroupDescribeResponse(groups=(group,)), "g", B1)
+    assert (described.type, described.state, described.epoch) == ("share", "Stable", 2)
+    assert described.members == (MemberDescription("m", None, "c", "/h", (A,), None, 2, ("t",), None, (A,)),)
+    with pytest.raises(RemoteProtocolError, match="nothing about 'h'"):
+        admin_groups.read_share_group(ShareGroupDescribeResponse(groups=(group,)), "h", B1)
+
+
+@pytest.mark.parametrize(
+    ("states", "types", "last", "needs"),
+    [
+        ((), (), 0, ""),
+        (("Empty",), (), 3, "2.6"),
+        (("Empty",), (), 4, ""),
+        ((), ("share",), 4, "3.8"),
+        ((), ("share",), 5, ""),
+    ],
+)
+def test_groups_are_listed_by_state_and_type_where_brokers_know_them(
+    states: tuple[str, ...], types: tuple[str, ...], last: int, needs: str
+) -> None:
+    versions = BrokerVersions({16: VersionRange(0, last)})
+    if needs:
+        with pytest.raises(Unsupported, match=needs):
+            admin_groups.list_request(states, types, versions)
+        return
+    request = admin_groups.list_request(states, types, versions)
+    assert (request.states_filter, request.types_filter) == (states, types)
+    encode(request, last)
+
+
 def test_a_group_of_the_new_protocol_is_described() -> None:
     owned = ConsumerGroupDescribeAssignment(
         topic_partitions=(DescribedTopicPartitions(topic_name="t", partitions=(1, 0)),)
     )
-    member = DescribedConsumerGroupMember(member_id="m", client_id="c", client_host="/h", assignment=owned)
-    group = DescribedConsumerGroup(group_id="g", group_state="Stable", assignor_name="uniform", members=(member,))
+    target = ConsumerGroupDescribeAssignment(
+        topic_partitions=(DescribedTopicPartitions(topic_name="t", partitions=(1,)),)
+    )
+    member = DescribedConsumerGroupMember(
+        member_id="m",
+        rack_id="r",
+        member_epoch=3,
+        client_id="c",
+        client_host="/h",
+        subscribed_topic_names=("t",),
+        subscribed_topic_regex="",
+        assignment=owned,
+        target_assignment=target,
+    )
+    group = DescribedConsumerGroup(
+        group_id="g",
+        group_state="Stable",
+        group_epoch=5,
+        assignment_epoch=4,
+        assignor_name="uniform",
+        members=(member,),
+    )
     described = admin_groups.read_consumer_group(ConsumerGroupDescribeResponse(groups=(group,)), "g", B1)
     assert (described.type, described.assignor) == ("consumer", "uniform")
-    assert described.members == (MemberDescription("m", None, "c", "/h", (A, B)),)
+    assert (described.epoch, described.assignment_epoch) == (5, 4)
+    assert described.members == (MemberDescription("m", None, "c", "/h", (A, B), "r", 3, ("t",), None, (B,)),)
     missing = DescribedConsumerGroup(group_id="g", error_code=69)
     with pytest.raises(BrokerError, match="GROUP_ID_NOT_FOUND"):
         admin_groups.read_consumer_group(ConsumerGroupDescribeResponse(groups=(missing,)), "g", B1)

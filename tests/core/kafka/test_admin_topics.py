@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from odradek.core.admin import ConfigEntry, ConfigSource, CreatedTopic, PartitionDescription, TopicSettings
+from odradek.core.admin import (
+    Append,
+    ConfigChange,
+    ConfigEntry,
+    ConfigSource,
+    CreatedTopic,
+    PartitionDescription,
+    Subtract,
+    TopicSettings,
+)
 from odradek.core.kafka import admin_groups, admin_topics
 from odradek.core.kafka.versions import BrokerVersions, VersionRange
 from odradek.errors import BrokerError, RemoteProtocolError, Unsupported
@@ -156,8 +165,33 @@ def test_a_whole_configuration_keeps_the_entries_of_the_topic_and_no_others() ->
         name: ConfigEntry(name, name.upper(), source)
         for name, source in [("own", ConfigSource.TOPIC), ("file", ConfigSource.FILE), ("old", ConfigSource.TOPIC)]
     }
-    changes = {"old": None, "new": "1", "absent": None}
+    changes: dict[str, ConfigChange] = {"old": None, "new": "1", "absent": None}
     assert admin_topics.merged_config(entries, changes) == {"own": "OWN", "new": "1"}
+
+
+@pytest.mark.parametrize(
+    ("change", "value"),
+    [(Append("c"), "a,b,c"), (Append("a"), "b,a"), (Subtract("a"), "b"), (Subtract("c"), "a,b"), ("d", "d")],
+)
+def test_a_list_is_changed_by_an_item_where_only_whole_configurations_can_be_written(
+    change: ConfigChange, value: str
+) -> None:
+    entries = {"list": ConfigEntry("list", "a,b", ConfigSource.DEFAULT)}
+    assert admin_topics.merged_config(entries, {"list": change}) == {"list": value}
+    assert admin_topics.merged_config({}, {"list": Append("c")}) == {"list": "c"}
+
+
+def test_a_request_changes_single_entries_in_every_way() -> None:
+    changes: dict[str, ConfigChange] = {"a": "1", "b": None, "c": Append("x"), "d": Subtract("y")}
+    request = admin_topics.incremental_request(admin_topics.TOPIC, {"t": changes}, validate_only=True)
+    (resource,) = request.resources
+    assert (request.validate_only, resource.resource_type, resource.resource_name) == (True, 2, "t")
+    assert [(entry.name, entry.config_operation, entry.value) for entry in resource.configs] == [
+        ("a", 0, "1"),
+        ("b", 1, None),
+        ("c", 2, "x"),
+        ("d", 3, "y"),
+    ]
 
 
 def test_each_configuration_is_altered_or_has_its_own_error() -> None:

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from odradek.core.kafka.list_offsets import list_offsets_request, read_list_offsets
+from odradek.core.admin import OffsetChoice, OffsetListing, OffsetSpec
+from odradek.core.kafka.list_offsets import list_offsets_request, read_list_offsets, read_offset_listing
 from odradek.errors import BrokerError, RemoteProtocolError
-from odradek.types import EARLIEST, LATEST, AtTime, PositionSpec, TopicPartition
+from odradek.types import EARLIEST, LATEST, AtTime, Position, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.data import (
     ListOffsetsPartitionResponse,
@@ -29,9 +30,11 @@ WHERE = TopicPartition("t", 3)
         (AtTime(1_700_000_000.123), 1_700_000_000_123),
         (AtTime(1.0001), 1001),
         (AtTime(1e300), 2**62),
+        (OffsetSpec.MAX_TIMESTAMP, -3),
+        (OffsetSpec.EARLIEST_NOT_TIERED, -6),
     ],
 )
-def test_a_time_is_asked_for_in_whole_milliseconds_not_before_it(at: PositionSpec | AtTime, asked: int) -> None:
+def test_a_time_is_asked_for_in_whole_milliseconds_not_before_it(at: OffsetChoice, asked: int) -> None:
     request = list_offsets_request(WHERE, at, 2, leader_epoch=4, read_committed=True)
     (topic,) = request.topics
     (partition,) = topic.partitions
@@ -56,6 +59,22 @@ def response(index: int = 3, **fields: Any) -> ListOffsetsResponse:
 )
 def test_an_answer_names_positions_or_none(fields: dict[str, Any], positions: list[int]) -> None:
     assert list(read_list_offsets(response(**fields), WHERE, "b")) == positions
+
+
+@pytest.mark.parametrize(
+    ("fields", "listing"),
+    [
+        ({"offset": 7, "timestamp": 1000, "leader_epoch": 2}, OffsetListing(Position(7), 1000, 2)),
+        ({"offset": 7}, OffsetListing(Position(7), None, None)),
+        ({"offset": 0, "timestamp": 0, "leader_epoch": 0}, OffsetListing(Position(0), 0, 0)),
+        ({"old_style_offsets": (9, 5)}, OffsetListing(Position(9), None, None)),
+        ({}, OffsetListing(None, None, None)),
+    ],
+)
+def test_an_offset_is_listed_with_what_is_known_of_its_record(fields: dict[str, Any], listing: OffsetListing) -> None:
+    assert read_offset_listing(response(**fields), WHERE, "b") == listing
+    with pytest.raises(RemoteProtocolError):
+        read_offset_listing(response(2, **fields), WHERE, "b")
 
 
 @pytest.mark.parametrize(

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
+import re
 
 import anyio
 import pytest
 
-from odradek.core.admin import ConfigSource, TopicSettings
-from odradek.core.backoff import Backoff
-from odradek.errors import BrokerError, ConnectionLost, DeadlineError
-from odradek.io.connection import ConnectionOptions
-from odradek.io.kafka import connections
-from odradek.io.kafka.admin import KafkaAdmin
-from odradek.io.kafka.driver import KafkaDriver, KafkaOptions
-from odradek.types import Broker, Position, TopicPartition
+from odradek.core.admin import ConfigSource, OffsetChoice, OffsetListing, OffsetSpec
+from odradek.errors import BrokerError, ConnectionLost, DeadlineError, Unsupported
+from odradek.types import EARLIEST, LATEST, Broker, Position, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.admin import (
     AlterConfigsRequest,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
-    CreatableTopicResult,
     CreateTopicsRequest,
-    CreateTopicsResponse,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -35,87 +26,42 @@ from odradek.wire.kafka.messages.admin import (
     DescribeConfigsResult,
     IncrementalAlterConfigsRequest,
 )
+from odradek.wire.kafka.messages.data import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
 from odradek.wire.kafka.messages.groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
-    DeletableGroupResult,
     DeleteGroupsRequest,
-    DeleteGroupsResponse,
     DescribedConsumerGroup,
     DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     FindCoordinatorRequest,
-    FindCoordinatorResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
 )
 from odradek.wire.kafka.messages.metadata import (
+    ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
     MetadataRequest,
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
+)
+from odradek.wire.kafka.messages.share_groups import (
+    DescribedShareGroup,
+    ShareGroupDescribeRequest,
+    ShareGroupDescribeResponse,
 )
 
 from ..limits import TimeLimit
-from .peer import EVERYTHING, Peer
+from .admin_peer import ONE, P0, Cluster, admin_of
+from .peer import EVERYTHING
 
 pytestmark = pytest.mark.anyio
-
-P0 = TopicPartition("t", 0)
-TOPIC = MetadataResponseTopic(name="t", partitions=(MetadataResponsePartition(leader_id=1),))
-BROKERS = tuple(MetadataResponseBroker(node_id=n, host="b", port=9090 + n) for n in (1, 2))
-COORDINATOR = FindCoordinatorResponse(node_id=1, host="b", port=9091)
-ONE = {"t": TopicSettings(1, 1, {})}
-
-
-class Cluster(Peer):
-    """Two brokers, of which one is the controller, and coordinates the group.
-
-    Attributes:
-        codes: The next error codes of answers to a kind of request.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(
-            {
-                MetadataRequest: self.metadata,
-                CreateTopicsRequest: self.create,
-                FindCoordinatorRequest: lambda request, version: COORDINATOR,
-                DeleteGroupsRequest: lambda request, version: DeleteGroupsResponse(
-                    results=(DeletableGroupResult(group_id="g", error_code=self.code(request)),)
-                ),
-            }
-        )
-        self.codes: dict[type, list[int]] = {}
-        self.controller = 1
-
-    def code(self, request: Any) -> int:
-        codes = self.codes.get(type(request))
-        return codes.pop(0) if codes else 0
-
-    def metadata(self, request: MetadataRequest, version: int) -> MetadataResponse:
-        return MetadataResponse(brokers=BROKERS, controller_id=self.controller, topics=(TOPIC,))
-
-    def create(self, request: CreateTopicsRequest, version: int) -> CreateTopicsResponse:
-        return CreateTopicsResponse(topics=(CreatableTopicResult(name="t", error_code=self.code(request)),))
-
-    def count(self, api: type) -> int:
-        return sum(type(request) is api for request, _ in self.requests)
-
-
-@asynccontextmanager
-async def admin_of(peer: Peer, monkeypatch: pytest.MonkeyPatch, timeout_s: float = 5.0) -> AsyncIterator[KafkaAdmin]:
-    async def dial(host: str, port: int, timeout: float, tls: object) -> Any:
-        return await peer.dial(host, port, timeout)
-
-    monkeypatch.setattr(connections, "connect", dial)
-    options = KafkaOptions(ConnectionOptions(backoff=Backoff(0.01, 1, 0.01)), request_timeout_s=timeout_s)
-    async with anyio.create_task_group() as peer.group:
-        async with KafkaDriver([Broker(-1, "b", 9091)], options) as driver:
-            yield driver.admin()
-        peer.group.cancel_scope.cancel()
 
 
 async def test_a_topic_is_created_by_the_new_controller_if_the_old_one_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,3 +173,76 @@ async def test_where_only_a_whole_configuration_can_be_written_other_entries_are
     assert results.done == {"t": None}
     (written,) = [request for request, _ in peer.requests if isinstance(request, AlterConfigsRequest)]
     assert {entry.name: entry.value for entry in written.resources[0].configs} == {"b": "2", "d": "4"}
+
+
+async def test_offsets_are_found_by_the_new_leader_and_one_that_fails_keeps_no_other_from_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    peer = Cluster()
+    peer.codes[ListOffsetsRequest] = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+    def answer(request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
+        listed = ListOffsetsPartitionResponse(offset=4, timestamp=7, error_code=peer.code(request))
+        return ListOffsetsResponse(topics=(ListOffsetsTopicResponse(name="t", partitions=(listed,)),))
+
+    peer.answers[ListOffsetsRequest] = answer
+    no = TopicPartition("t", 1)
+    async with admin_of(peer, monkeypatch) as admin:
+        results = await admin.list_offsets({P0: OffsetSpec.MAX_TIMESTAMP, no: EARLIEST}, read_committed=False)
+    assert results.done == {P0: OffsetListing(Position(4), 7, None)} and peer.count(ListOffsetsRequest) == 2
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in str(results.failed[no])
+
+
+@pytest.mark.parametrize(
+    ("at", "last", "committed", "needs"),
+    [
+        (OffsetSpec.MAX_TIMESTAMP, 6, False, "3.0"),
+        (OffsetSpec.EARLIEST_LOCAL, 7, False, "3.5"),
+        (OffsetSpec.LATEST_TIERED, 8, False, "3.9"),
+        (OffsetSpec.EARLIEST_NOT_TIERED, 10, False, "4.2"),
+        (LATEST, 1, True, "0.11"),
+    ],
+)
+async def test_an_offset_that_brokers_are_too_old_for_is_not_asked_for(
+    at: OffsetChoice, last: int, committed: bool, needs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = Cluster()
+    offered = [each if each.api_key != 2 else ApiVersion(api_key=2, max_version=last) for each in EVERYTHING.api_keys]
+    peer.answers[ApiVersionsRequest] = lambda request, version: ApiVersionsResponse(api_keys=tuple(offered))
+    async with admin_of(peer, monkeypatch) as admin:
+        with pytest.raises(Unsupported, match=re.escape(needs)):
+            await admin.list_offsets({P0: at}, read_committed=committed)
+    assert peer.count(ListOffsetsRequest) == 0
+
+
+async def test_a_group_that_is_no_other_one_is_described_as_a_share_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Cluster()
+    peer.answers[ConsumerGroupDescribeRequest] = lambda request, version: ConsumerGroupDescribeResponse(
+        groups=(DescribedConsumerGroup(group_id="g", error_code=69),)
+    )
+    peer.answers[DescribeGroupsRequest] = lambda request, version: DescribeGroupsResponse(
+        groups=(DescribedGroup(group_id="g", error_code=69),)
+    )
+    peer.answers[ShareGroupDescribeRequest] = lambda request, version: ShareGroupDescribeResponse(
+        groups=(DescribedShareGroup(group_id="g", group_state="Empty"),)
+    )
+    async with admin_of(peer, monkeypatch) as admin:
+        assert (await admin.describe_groups(["g"])).done["g"].type == "share"
+        peer.answers[ShareGroupDescribeRequest] = lambda request, version: ShareGroupDescribeResponse(
+            groups=(DescribedShareGroup(group_id="g", error_code=69),)
+        )
+        assert "GROUP_ID_NOT_FOUND" in str((await admin.describe_groups(["g"])).failed["g"])
+
+
+async def test_groups_are_listed_again_while_their_broker_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Cluster()
+    peer.codes[ListGroupsRequest] = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+    peer.answers[ListGroupsRequest] = lambda request, version: ListGroupsResponse(
+        error_code=peer.code(request), groups=(ListedGroup(group_id="g", group_state="Empty"),)
+    )
+    async with admin_of(peer, monkeypatch) as admin:
+        assert [group.name for group in await admin.list_groups(["Empty"])] == ["g"]
+    assert peer.count(ListGroupsRequest) == 3  # two brokers, one of them twice
+    assert all(
+        request.states_filter == ("Empty",) for request, _ in peer.requests if isinstance(request, ListGroupsRequest)
+    )

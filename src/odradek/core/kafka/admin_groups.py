@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from odradek.core.admin import GroupDescription, GroupListing, MemberDescription, Results
 from odradek.core.kafka.admin_topics import item_error, item_results
@@ -11,7 +11,7 @@ from odradek.core.kafka.offsets import OffsetStep, read_fetch
 from odradek.core.kafka.partitions import by_topic
 from odradek.core.kafka.subscription import decode_assignment
 from odradek.core.kafka.versions import BrokerVersions
-from odradek.errors import OdradekError, RemoteProtocolError
+from odradek.errors import OdradekError, RemoteProtocolError, Unsupported
 from odradek.types import Broker, Position, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.admin import (
@@ -20,12 +20,15 @@ from odradek.wire.kafka.messages.admin import (
     DeleteRecordsResponse,
     DeleteRecordsTopic,
 )
+from odradek.wire.kafka.messages.common import DescribedTopicPartitions
 from odradek.wire.kafka.messages.groups import (
     ConsumerGroupDescribeResponse,
+    DescribedConsumerGroup,
     DescribedConsumerGroupMember,
     DescribedGroup,
     DescribedGroupMember,
     DescribeGroupsResponse,
+    ListGroupsRequest,
     ListGroupsResponse,
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
@@ -35,20 +38,23 @@ from odradek.wire.kafka.messages.groups import (
     OffsetFetchRequestGroup,
     OffsetFetchResponse,
 )
+from odradek.wire.kafka.messages.share_groups import DescribedShareGroup, ShareGroupDescribeResponse, ShareGroupMember
 
 __all__ = [
     "all_positions_request",
     "delete_positions_request",
     "delete_records_request",
+    "list_request",
     "read_classic_group",
     "read_consumer_group",
     "read_deleted_positions",
     "read_deleted_records",
     "read_listed",
     "read_positions",
+    "read_share_group",
 ]
 
-CONSUMER = "consumer"
+CONSUMER, SHARE = "consumer", "share"
 
 NO_GROUP = "Dead"
 """The state that brokers before 4.0 report for a group that does not exist."""
@@ -58,6 +64,19 @@ ALL_RECORDS = -1
 
 
 # ---- descriptions -------------------------------------------------------------------------------------------
+
+
+def list_request(states: Sequence[str], types: Sequence[str], versions: BrokerVersions) -> ListGroupsRequest:
+    """Return the request for groups in one of the states, and of one of the types; none: all.
+
+    Raises:
+        Unsupported: The broker does not list states, or types.
+    """
+    if states and not versions.has(ListGroupsRequest, 4):
+        raise Unsupported("listing groups by their state", "Kafka 2.6: describe each group instead")
+    if types and not versions.has(ListGroupsRequest, 5):
+        raise Unsupported("listing groups by their type", "Kafka 3.8: in older brokers all groups are classic ones")
+    return ListGroupsRequest(states_filter=tuple(states), types_filter=tuple(types))
 
 
 def read_listed(response: ListGroupsResponse, broker: Broker) -> list[GroupListing]:
@@ -98,22 +117,54 @@ def _classic_member(group: DescribedGroup, member: DescribedGroupMember) -> Memb
 
 def read_consumer_group(response: ConsumerGroupDescribeResponse, name: str, coordinator: Broker) -> GroupDescription:
     """Return the description of a group under the protocol of KIP-848. Raises BrokerError, also for other groups."""
-    group = next((each for each in response.groups if each.group_id == name), None)
+    return _read_modern_group(response.groups, CONSUMER, name, coordinator)
+
+
+def read_share_group(response: ShareGroupDescribeResponse, name: str, coordinator: Broker) -> GroupDescription:
+    """Return the description of a share group (KIP-932). Raises BrokerError, also for other groups."""
+    return _read_modern_group(response.groups, SHARE, name, coordinator)
+
+
+def _read_modern_group(
+    groups: Iterable[DescribedConsumerGroup | DescribedShareGroup], kind: str, name: str, coordinator: Broker
+) -> GroupDescription:
+    group = next((each for each in groups if each.group_id == name), None)
     if group is None:
-        raise RemoteProtocolError(f"ConsumerGroupDescribe: the response says nothing about {name!r}")
+        raise RemoteProtocolError(f"description of groups: the response says nothing about {name!r}")
     if error := item_error(group.error_code, group.error_message, f"group {name!r}"):
         raise error
-    members = tuple(_consumer_member(member) for member in group.members)
-    return GroupDescription(name, group.group_state, CONSUMER, CONSUMER, group.assignor_name, members, coordinator)
-
-
-def _consumer_member(member: DescribedConsumerGroupMember) -> MemberDescription:
-    owned = sorted(
-        TopicPartition(topic.topic_name, number)
-        for topic in member.assignment.topic_partitions
-        for number in topic.partitions
+    members = tuple(_modern_member(member) for member in group.members)
+    return GroupDescription(
+        name,
+        group.group_state,
+        kind,
+        kind,
+        group.assignor_name,
+        members,
+        coordinator,
+        group.group_epoch,
+        group.assignment_epoch,
     )
-    return MemberDescription(member.member_id, member.instance_id, member.client_id, member.client_host, tuple(owned))
+
+
+def _modern_member(member: DescribedConsumerGroupMember | ShareGroupMember) -> MemberDescription:
+    of_consumers = member if isinstance(member, DescribedConsumerGroupMember) else None
+    return MemberDescription(
+        member.member_id,
+        of_consumers.instance_id if of_consumers else None,
+        member.client_id,
+        member.client_host,
+        _assigned(member.assignment.topic_partitions),
+        member.rack_id,
+        member.member_epoch,
+        tuple(member.subscribed_topic_names),
+        (of_consumers.subscribed_topic_regex or None) if of_consumers else None,
+        _assigned((of_consumers.target_assignment if of_consumers else member.assignment).topic_partitions),
+    )
+
+
+def _assigned(topics: Iterable[DescribedTopicPartitions]) -> tuple[TopicPartition, ...]:
+    return tuple(sorted(TopicPartition(topic.topic_name, number) for topic in topics for number in topic.partitions))
 
 
 # ---- positions ----------------------------------------------------------------------------------------------

@@ -7,11 +7,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from odradek.core.admin import (
+    Append,
+    ConfigChange,
     ConfigEntry,
     ConfigSource,
     CreatedTopic,
     PartitionDescription,
     Results,
+    Subtract,
     TopicDescription,
     TopicSettings,
 )
@@ -64,7 +67,7 @@ __all__ = [
 TOPIC, BROKER = 2, 4
 """Types of resources that have a configuration."""
 
-SET, DELETE = 0, 1
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 """Operations of IncrementalAlterConfigs on an entry."""
 
 BROKERS_DEFAULT = -1
@@ -231,19 +234,34 @@ def _source(entry: DescribeConfigsResourceResult, kind: int) -> ConfigSource:
     return ConfigSource(entry.config_source)
 
 
-def merged_config(entries: Mapping[str, ConfigEntry], changes: Mapping[str, str | None]) -> dict[str, str | None]:
+def merged_config(entries: Mapping[str, ConfigEntry], changes: Mapping[str, ConfigChange]) -> dict[str, str]:
     """Return the whole configuration of a topic after changes: AlterConfigs resets what it does not name."""
     own = {name: entry.value for name, entry in entries.items() if entry.source is ConfigSource.TOPIC}
-    return {name: value for name, value in (own | dict(changes)).items() if value is not None}
+    changed = {name: _changed(entries.get(name), change) for name, change in changes.items()}
+    return {name: value for name, value in (own | changed).items() if value is not None}
+
+
+def _changed(entry: ConfigEntry | None, change: ConfigChange) -> str | None:
+    """Return the value of an entry after a change, as brokers that can add and take away items make it."""
+    if not isinstance(change, Append | Subtract):
+        return change
+    items = [item for item in ((entry and entry.value) or "").split(",") if item and item != change.item]
+    return ",".join([*items, change.item] if isinstance(change, Append) else items)
 
 
 def incremental_request(
-    kind: int, changes: Mapping[str, Mapping[str, str | None]], *, validate_only: bool
+    kind: int, changes: Mapping[str, Mapping[str, ConfigChange]], *, validate_only: bool
 ) -> IncrementalAlterConfigsRequest:
-    """Return the request to set entries, and to reset those whose value is None."""
+    """Return the request to change single entries."""
 
-    def entry(name: str, value: str | None) -> IncrementalAlterableConfig:
-        operation = DELETE if value is None else SET
+    def entry(name: str, change: ConfigChange) -> IncrementalAlterableConfig:
+        match change:
+            case Append(value):
+                operation = APPEND
+            case Subtract(value):
+                operation = SUBTRACT
+            case value:
+                operation = DELETE if value is None else SET
         return IncrementalAlterableConfig(name=name, config_operation=operation, value=value)
 
     resources = tuple(
@@ -255,9 +273,7 @@ def incremental_request(
     return IncrementalAlterConfigsRequest(resources=resources, validate_only=validate_only)
 
 
-def alter_request(
-    kind: int, configs: Mapping[str, Mapping[str, str | None]], *, validate_only: bool
-) -> AlterConfigsRequest:
+def alter_request(kind: int, configs: Mapping[str, Mapping[str, str]], *, validate_only: bool) -> AlterConfigsRequest:
     """Return the request to replace whole configurations."""
     resources = tuple(
         AlterConfigsResource(

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
+from odradek.core.admin import OffsetChoice, OffsetListing, OffsetSpec
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.fetch_results import ListedOffset, list_offsets_step
 from odradek.errors import OdradekError, RemoteProtocolError
-from odradek.types import AtTime, Position, PositionSpec, TopicPartition
+from odradek.types import Position, PositionSpec, TopicPartition
 from odradek.wire.kafka.messages.data import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -21,7 +22,7 @@ from odradek.wire.kafka.messages.data import (
     ListOffsetsTopic,
 )
 
-__all__ = ["list_offsets_request", "read_list_offsets", "time_ms"]
+__all__ = ["list_offsets_request", "read_list_offsets", "read_offset_listing", "time_ms"]
 
 CLIENT = -1
 """The replica id of clients."""
@@ -31,7 +32,7 @@ _LAST_MS = 2.0**62
 
 
 def list_offsets_request(
-    partition: TopicPartition, at: PositionSpec | AtTime, count: int, *, leader_epoch: int, read_committed: bool
+    partition: TopicPartition, at: OffsetChoice, count: int, *, leader_epoch: int, read_committed: bool
 ) -> ListOffsetsRequest:
     """Return the request for one partition.
 
@@ -59,10 +60,26 @@ def read_list_offsets(response: ListOffsetsResponse, partition: TopicPartition, 
         BrokerError: The partition's error.
         RemoteProtocolError: The response is about something else.
     """
+    return _positions(_answer(response, partition, context), context)
+
+
+def read_offset_listing(response: ListOffsetsResponse, partition: TopicPartition, context: str) -> OffsetListing:
+    """Return the offset that a response names, with its record's timestamp and leader epoch. Raises as
+    `read_list_offsets`."""
+    answer = _answer(response, partition, context)
+    positions = _positions(answer, context)
+    return OffsetListing(positions[0] if positions else None, _known(answer.timestamp), _known(answer.leader_epoch))
+
+
+def _known(number: int) -> int | None:
+    return number if number >= 0 else None
+
+
+def _answer(response: ListOffsetsResponse, partition: TopicPartition, context: str) -> ListOffsetsPartitionResponse:
     for topic in response.topics:
         for answer in topic.partitions:
             if (topic.name, answer.partition_index) == (partition.topic, partition.partition):
-                return _positions(answer, context)
+                return answer
     raise RemoteProtocolError(f"{context}: the response has no such partition")
 
 
@@ -81,6 +98,10 @@ def _positions(answer: ListOffsetsPartitionResponse, context: str) -> Sequence[P
     raise error
 
 
-def time_ms(at: PositionSpec | AtTime) -> int:
+def time_ms(at: OffsetChoice) -> int:
     """Round up to whole milliseconds. Times before the epoch are all the same, and -1 and -2 mean something else."""
-    return at.value if isinstance(at, PositionSpec) else ceil(round(min(max(0.0, at.seconds * 1000), _LAST_MS), 3))
+    return (
+        at.value
+        if isinstance(at, PositionSpec | OffsetSpec)
+        else ceil(round(min(max(0.0, at.seconds * 1000), _LAST_MS), 3))
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import random
 from typing import TypeVar
 
@@ -11,21 +11,25 @@ import anyio
 from odradek.core.admin import (
     ClusterAdmin,
     ClusterDescription,
+    ConfigChange,
     ConfigEntry,
     CreatedTopic,
     GroupDescription,
     GroupListing,
+    OffsetChoice,
+    OffsetListing,
+    OffsetSpec,
     Results,
     TopicDescription,
     TopicSettings,
 )
 from odradek.core.kafka import admin_groups as groups
 from odradek.core.kafka import admin_topics as topics
-from odradek.core.kafka.broker_errors import broker_error
+from odradek.core.kafka.list_offsets import list_offsets_request, read_offset_listing
 from odradek.core.kafka.versions import BrokerVersions
-from odradek.errors import BrokerError, OdradekError
-from odradek.io.gather import gather, gather_outcomes
-from odradek.io.kafka.admin_requests import AdminRequests
+from odradek.errors import BrokerError, Unsupported
+from odradek.io.gather import gather
+from odradek.io.kafka.admin_requests import AdminRequests, each
 from odradek.io.kafka.metadata import metadata_request
 from odradek.types import Broker, Position, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
@@ -39,6 +43,7 @@ from odradek.wire.kafka.messages.admin import (
     DescribeConfigsRequest,
     IncrementalAlterConfigsRequest,
 )
+from odradek.wire.kafka.messages.data import ListOffsetsRequest
 from odradek.wire.kafka.messages.groups import (
     ConsumerGroupDescribeRequest,
     DeleteGroupsRequest,
@@ -49,15 +54,24 @@ from odradek.wire.kafka.messages.groups import (
     OffsetFetchRequest,
 )
 from odradek.wire.kafka.messages.metadata import MetadataRequest, MetadataResponse
+from odradek.wire.kafka.messages.share_groups import ShareGroupDescribeRequest
+from odradek.wire.kafka.schema import Request, Response
 
 __all__ = ["KafkaAdmin"]
 
-K = TypeVar("K")
-V = TypeVar("V")
+R = TypeVar("R", bound=Response)
 
-NOT_OF_KIP_848 = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
-"""Answers of ConsumerGroupDescribe for a group that is a classic one, or does not exist. 3.7 to 3.9 may have the
-request and refuse it."""
+NOT_OF_THIS_PROTOCOL = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
+"""Answers to a question about a group that has another protocol, or does not exist. 3.7 to 3.9 may have
+ConsumerGroupDescribe and refuse it."""
+
+SPEC_VERSIONS: Mapping[object, tuple[int, str]] = {
+    OffsetSpec.MAX_TIMESTAMP: (7, "Kafka 3.0"),
+    OffsetSpec.EARLIEST_LOCAL: (8, "Kafka 3.5"),
+    OffsetSpec.LATEST_TIERED: (9, "Kafka 3.9"),
+    OffsetSpec.EARLIEST_NOT_TIERED: (11, "Kafka 4.2"),
+}
+"""Offset -> first version of ListOffsets that finds it (KIP-734, KIP-405, KIP-1005, KIP-1023)."""
 
 BY_WRITING = "on older brokers, write to the topic: they create it if auto.create.topics.enable is set"
 BY_TOOLS = "on older brokers, use the tools that come with them (kafka-topics.sh, kafka-configs.sh)"
@@ -173,13 +187,15 @@ class KafkaAdmin(ClusterAdmin):
 
         async def describe(number: int) -> Mapping[str, ConfigEntry]:
             request = topics.describe_configs_request(topics.BROKER, [str(number)])
-            response = await self._requests.ask(self._broker(number), DescribeConfigsRequest, lambda v: request)
+            response = await self._requests.ask(
+                self._requests.broker(number), DescribeConfigsRequest, lambda v: request
+            )
             return topics.read_configs(response, topics.BROKER, [str(number)]).check()[str(number)]
 
-        return await _each(ids, describe)
+        return await each(ids, describe)
 
     async def alter_topic_configs(
-        self, changes: Mapping[str, Mapping[str, str | None]], *, validate_only: bool
+        self, changes: Mapping[str, Mapping[str, ConfigChange]], *, validate_only: bool
     ) -> Results[str, None]:
         """Set entries (see `ClusterAdmin`). Before 2.3 the whole configuration of a topic is read and written again: a
         change by another client in between is undone."""
@@ -190,7 +206,7 @@ class KafkaAdmin(ClusterAdmin):
         return topics.read_altered(response.responses, changes)
 
     async def _replace_topic_configs(
-        self, changes: Mapping[str, Mapping[str, str | None]], validate_only: bool
+        self, changes: Mapping[str, Mapping[str, ConfigChange]], validate_only: bool
     ) -> Results[str, None]:
         self._requests.require(AlterConfigsRequest, "altering a configuration", f"Kafka 0.11: {BY_TOOLS}")
         present = await self.describe_topic_configs(list(changes))
@@ -203,7 +219,7 @@ class KafkaAdmin(ClusterAdmin):
         return Results(results.done, {**present.failed, **results.failed})
 
     async def alter_broker_configs(
-        self, changes: Mapping[int, Mapping[str, str | None]], *, validate_only: bool
+        self, changes: Mapping[int, Mapping[str, ConfigChange]], *, validate_only: bool
     ) -> Results[int, None]:
         """Set entries (see `ClusterAdmin`). Before 2.3 brokers can only replace the whole configuration of a broker,
         which cannot be done safely: its secrets cannot be read."""
@@ -212,16 +228,12 @@ class KafkaAdmin(ClusterAdmin):
         async def alter(number: int) -> None:
             named = {str(number): changes[number]}
             request = topics.incremental_request(topics.BROKER, named, validate_only=validate_only)
-            response = await self._requests.ask(self._broker(number), IncrementalAlterConfigsRequest, lambda v: request)
+            response = await self._requests.ask(
+                self._requests.broker(number), IncrementalAlterConfigsRequest, lambda v: request
+            )
             topics.read_altered(response.responses, named).check()
 
-        return await _each(list(changes), alter)
-
-    def _broker(self, number: int) -> Broker:
-        broker = self._requests.metadata.table.brokers.get(number)
-        if broker is None:
-            raise broker_error(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {number}")
-        return broker
+        return await each(list(changes), alter)
 
     # ---- records --------------------------------------------------------------------------------------------
 
@@ -230,41 +242,59 @@ class KafkaAdmin(ClusterAdmin):
     ) -> Results[TopicPartition, Position]:
         """Delete records (see `ClusterAdmin`): the leader of each partition does it."""
         self._requests.require(DeleteRecordsRequest, "deleting records", "Kafka 0.11: older brokers delete by age")
-        for topic in {partition.topic for partition in before}:
-            await self._requests.metadata.table_for_topic(topic)
+        await self._requests.read_topics_of(before)
 
         async def delete(partition: TopicPartition) -> Position:
             request = groups.delete_records_request({partition: before[partition]}, self._requests.timeout_ms)
+            return await self._requests.ask_leader(
+                partition,
+                DeleteRecordsRequest,
+                lambda v: request,
+                lambda response: groups.read_deleted_records(response, [partition]).check()[partition],
+                "deleting records of",
+            )
 
-            async def attempt() -> Position:
-                response = await self._requests.ask(self._leader(partition), DeleteRecordsRequest, lambda v: request)
-                try:
-                    return groups.read_deleted_records(response, [partition]).check()[partition]
-                except OdradekError as error:
-                    if error.refresh_metadata:
-                        await self._requests.metadata.refresh()
-                    raise
+        return await each(list(before), delete)
 
-            if self._requests.metadata.table.state.partition(partition) is None:
-                raise broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"deleting records of {partition}")
-            return await self._requests.until_accepted("DeleteRecords", attempt)
+    async def list_offsets(
+        self, specs: Mapping[TopicPartition, OffsetChoice], *, read_committed: bool
+    ) -> Results[TopicPartition, OffsetListing]:
+        """Find offsets (see `ClusterAdmin`): the leader of each partition knows them."""
+        for at in specs.values():
+            version, needs = SPEC_VERSIONS.get(at, (0, ""))
+            if not self._requests.has(ListOffsetsRequest, version):
+                raise Unsupported(f"the offset {at!r}", needs)
+        if read_committed and not self._requests.has(ListOffsetsRequest, 2):
+            raise Unsupported("the end of what is committed", "Kafka 0.11")
+        await self._requests.read_topics_of(specs)
 
-        return await _each(list(before), delete)
+        async def find(partition: TopicPartition) -> OffsetListing:
+            request = list_offsets_request(
+                partition, specs[partition], 1, leader_epoch=-1, read_committed=read_committed
+            )
+            return await self._requests.ask_leader(
+                partition,
+                ListOffsetsRequest,
+                lambda v: request,
+                lambda response: read_offset_listing(response, partition, f"ListOffsets of {partition}"),
+                "finding offsets of",
+            )
 
-    def _leader(self, partition: TopicPartition) -> Broker:
-        leader = self._requests.metadata.table.leader(partition)
-        if leader is not None:
-            return leader
-        raise broker_error(ErrorCode.LEADER_NOT_AVAILABLE, f"deleting records of {partition}")
+        return await each(list(specs), find)
 
     # ---- groups ---------------------------------------------------------------------------------------------
 
-    async def list_groups(self) -> list[GroupListing]:
-        """Return all groups (see `ClusterAdmin`): each broker lists those that it coordinates."""
+    async def list_groups(self, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[GroupListing]:
+        """Return groups (see `ClusterAdmin`): each broker lists those that it coordinates."""
         self._requests.require(ListGroupsRequest, "listing groups", "Kafka 0.9")
 
         async def listed(broker: Broker) -> list[GroupListing]:
-            answer = await self._requests.ask(broker, ListGroupsRequest, lambda versions: ListGroupsRequest())
+            answer = await self._requests.ask_broker(
+                broker.id,
+                ListGroupsRequest,
+                lambda versions: groups.list_request(states, types, versions),
+                lambda response: [response.error_code],
+            )
             return groups.read_listed(answer, broker)
 
         lists = await gather(listed, self._requests.metadata.table.brokers.values())
@@ -273,26 +303,33 @@ class KafkaAdmin(ClusterAdmin):
     async def describe_groups(self, names: Sequence[str]) -> Results[str, GroupDescription]:
         """Return states and members of groups (see `ClusterAdmin`)."""
         self._requests.require(DescribeGroupsRequest, "describing a group", "Kafka 0.9")
-        return await _each(names, self._describe_group)
+        return await each(names, self._describe_group)
 
     async def _describe_group(self, name: str) -> GroupDescription:
+        """Describe a group by the protocol that it has: brokers do not know it by the others."""
         if self._requests.has(ConsumerGroupDescribeRequest):
             try:
-                return await self._requests.ask_coordinator(
-                    name,
-                    ConsumerGroupDescribeRequest,
-                    lambda versions: ConsumerGroupDescribeRequest(group_ids=(name,)),
-                    lambda response, broker: groups.read_consumer_group(response, name, broker),
-                    changes=False,
+                return await self._ask_about(
+                    name, ConsumerGroupDescribeRequest(group_ids=(name,)), groups.read_consumer_group
                 )
             except BrokerError as error:
-                if error.code not in NOT_OF_KIP_848:
+                if error.code not in NOT_OF_THIS_PROTOCOL:
                     raise
+        try:
+            return await self._ask_about(name, DescribeGroupsRequest(groups=(name,)), groups.read_classic_group)
+        except BrokerError as error:
+            if error.code not in NOT_OF_THIS_PROTOCOL or not self._requests.has(ShareGroupDescribeRequest):
+                raise
+        return await self._ask_about(name, ShareGroupDescribeRequest(group_ids=(name,)), groups.read_share_group)
+
+    async def _ask_about(
+        self, name: str, request: Request[R], read: Callable[[R, str, Broker], GroupDescription]
+    ) -> GroupDescription:
         return await self._requests.ask_coordinator(
             name,
-            DescribeGroupsRequest,
-            lambda versions: DescribeGroupsRequest(groups=(name,)),
-            lambda response, broker: groups.read_classic_group(response, name, broker),
+            type(request),
+            lambda versions: request,
+            lambda response, broker: read(response, name, broker),
             changes=False,
         )
 
@@ -314,7 +351,7 @@ class KafkaAdmin(ClusterAdmin):
                 name, DeleteGroupsRequest, lambda v: request, lambda answer, _: read(answer, name), changes=True
             )
 
-        return await _each(names, delete)
+        return await each(names, delete)
 
     async def group_positions(self, group: str) -> Mapping[TopicPartition, Position] | None:
         """Return all committed positions of a group (see `ClusterAdmin`): 0.10.2 and later."""
@@ -339,9 +376,3 @@ class KafkaAdmin(ClusterAdmin):
             lambda response, _: groups.read_deleted_positions(response, group, partitions),
             changes=True,
         )
-
-
-async def _each(items: Sequence[K], call: Callable[[K], Awaitable[V]]) -> Results[K, V]:
-    """Call for every item, at the same time; the results say which calls failed."""
-    outcomes = await gather_outcomes(call, items)
-    return topics.item_results(items, dict(zip(items, outcomes, strict=True)), "")

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
+from odradek.core.admin import Results
 from odradek.core.backoff import Backoff
+from odradek.core.kafka.admin_topics import item_results
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import DeadlineError, OdradekError, Unsupported
+from odradek.io.gather import gather_outcomes
 from odradek.io.kafka.coordinators import CoordinatorType
 from odradek.io.kafka.metadata import KafkaMetadata
 from odradek.io.kafka.offsets import CoordinatorAccess
 from odradek.io.retry import first_answer, retry
-from odradek.types import Broker
+from odradek.types import Broker, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.schema import Request, Response
 
-__all__ = ["AdminRequests"]
+__all__ = ["AdminRequests", "each"]
 
+K = TypeVar("K")
 R = TypeVar("R", bound=Response)
 T = TypeVar("T")
 
@@ -65,17 +69,94 @@ class AdminRequests:
         """Send a request to a broker. Raises what awaiting a request raises."""
         return await self._access.connections.get(broker, PURPOSE).submit_built(api, build)
 
-    async def ask_any(self, api: type[Request[R]], build: Build[R]) -> R:
-        """Send a request to any broker: the next one if it does not answer, until the time is over."""
+    async def ask_any(
+        self,
+        api: type[Request[R]],
+        build: Build[R],
+        codes: Callable[[R], Iterable[int]] = lambda response: (),
+        *,
+        changes: bool = False,
+    ) -> R:
+        """Send a request to any broker: the next one if it does not answer, until the time is over.
+
+        Args:
+            codes: Returns the error codes of a response that concern it as a whole: the request is repeated while one
+                of them is retriable.
+            changes: True if a request that may have been applied must not be repeated.
+        """
 
         async def attempt() -> R:
             if not self.metadata.table.brokers:  # 0.8.0 and 0.8.1 only list those that have a partition
                 await self.metadata.all_topics()
             brokers = list(self.metadata.table.brokers.values())
             none = broker_error(ErrorCode.BROKER_NOT_AVAILABLE, "no broker is known")
-            return await first_answer(brokers, lambda broker: self.ask(broker, api, build), none)
+            response = await first_answer(
+                brokers,
+                lambda broker: self.ask(broker, api, build),
+                none,
+                lambda error: error.retriable and not (changes and error.sent),
+            )
+            _raise_passing(codes(response), api)
+            return response
 
+        return await self.until_accepted(api.SPEC.name, attempt, changes=changes)
+
+    async def ask_broker(
+        self,
+        number: int,
+        api: type[Request[R]],
+        build: Build[R],
+        codes: Callable[[R], Iterable[int]] = lambda response: (),
+        *,
+        changes: bool = False,
+    ) -> R:
+        """Send a request to the broker with this id (see `ask_any`). Raises BrokerError if there is none."""
+        broker = self.broker(number)
+
+        async def attempt() -> R:
+            response = await self.ask(broker, api, build)
+            _raise_passing(codes(response), api)
+            return response
+
+        return await self.until_accepted(api.SPEC.name, attempt, changes=changes)
+
+    async def ask_leader(
+        self, partition: TopicPartition, api: type[Request[R]], build: Build[R], read: Callable[[R], T], what: str
+    ) -> T:
+        """Send a request to the leader of a partition, and return what `read` makes of the response; again, to the new
+        leader, while that raises a retriable error. The topic must have been looked up before (`read_topics_of`).
+
+        Args:
+            what: What is done to the partition, for errors.
+        """
+
+        async def attempt() -> T:
+            leader = self.metadata.table.leader(partition)
+            if leader is None:
+                raise broker_error(ErrorCode.LEADER_NOT_AVAILABLE, f"{what} {partition}")
+            response = await self.ask(leader, api, build)
+            try:
+                return read(response)
+            except OdradekError as error:
+                if error.refresh_metadata:
+                    await self.metadata.refresh()
+                raise
+
+        if self.metadata.table.state.partition(partition) is None:
+            raise broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{what} {partition}")
         return await self.until_accepted(api.SPEC.name, attempt)
+
+    async def read_topics_of(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read the topics of partitions, so that their leaders are known."""
+        for topic in {partition.topic for partition in partitions}:
+            await self.metadata.table_for_topic(topic)
+
+    def broker(self, number: int) -> Broker:
+        """Return the broker with this id. Raises BrokerError if there is none."""
+        broker = self.metadata.table.brokers.get(number)
+        if broker is None:
+            raise broker_error(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {number}")
+        return broker
 
     async def ask_controller(self, api: type[Request[R]], build: Build[R], codes: Callable[[R], Iterable[int]]) -> R:
         """Send a request to the controller: to another one while brokers answer that they are not.
@@ -101,10 +182,17 @@ class AdminRequests:
         return await self.until_accepted(api.SPEC.name, attempt, changes=True)
 
     async def ask_coordinator(
-        self, group: str, api: type[Request[R]], build: Build[R], read: Callable[[R, Broker], T], *, changes: bool
+        self,
+        name: str,
+        api: type[Request[R]],
+        build: Build[R],
+        read: Callable[[R, Broker], T],
+        *,
+        changes: bool,
+        kind: CoordinatorType = CoordinatorType.GROUP,
     ) -> T:
-        """Send a request to the coordinator of a group, and return what `read` makes of the response; again, to the
-        next one, while that raises a retriable error.
+        """Send a request to the coordinator of a group or a transactional id, and return what `read` makes of the
+        response; again, to the next one, while that raises a retriable error.
 
         Args:
             changes: True if a request that may have been applied must not be repeated.
@@ -112,11 +200,11 @@ class AdminRequests:
 
         async def attempt() -> T:
             try:
-                broker = await self._access.coordinators.find(CoordinatorType.GROUP, group)
+                broker = await self._access.coordinators.find(kind, name)
                 return read(await self.ask(broker, api, build), broker)
             except OdradekError as error:
                 if error.retriable:
-                    self._access.coordinators.forget(CoordinatorType.GROUP, group)
+                    self._access.coordinators.forget(kind, name)
                 raise
 
         return await self.until_accepted(api.SPEC.name, attempt, changes=changes)
@@ -130,3 +218,16 @@ class AdminRequests:
             limit_s=self._access.timeout_s,
             late=DeadlineError(what, self._access.timeout_s, sent=changes),
         )
+
+
+def _raise_passing(codes: Iterable[int], api: type[Request[R]]) -> None:
+    """Raise the first error that passes by itself."""
+    for code in codes:
+        if (error := broker_error(code, api.SPEC.name)).retriable:
+            raise error
+
+
+async def each(items: Sequence[K], call: Callable[[K], Awaitable[T]]) -> Results[K, T]:
+    """Call for every item, at the same time; the results say which calls failed."""
+    outcomes = await gather_outcomes(call, items)
+    return item_results(items, dict(zip(items, outcomes, strict=True)), "")

@@ -16,14 +16,14 @@ from odradek.core.admin import (
 )
 from odradek.core.interfaces import ClusterMetadata
 from odradek.core.kafka07.znodes import GROUPS, check_group, members_path, owner_path, parse_partition, text_of
-from odradek.errors import OdradekError, ZooKeeperError
+from odradek.errors import OdradekError, Unsupported, ZooKeeperError
 from odradek.io.gather import gather, gather_outcomes
 from odradek.io.zookeeper import ZooKeeper
 from odradek.types import TopicPartition
 
 __all__ = ["Kafka07Admin"]
 
-NEEDS = "Kafka 0.10.1: brokers of 0.7 create a topic when a record for it arrives, and have no other requests for it"
+NEEDS = "Kafka 0.10.1 or later: brokers of 0.7 create a topic when a record for it arrives, and have no other requests"
 
 
 class Kafka07Admin(ClusterAdmin):
@@ -43,8 +43,10 @@ class Kafka07Admin(ClusterAdmin):
         table = await self._metadata.refresh()
         return ClusterDescription(None, None, tuple(sorted(table.brokers.values())), {})
 
-    async def list_groups(self) -> list[GroupListing]:
+    async def list_groups(self, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[GroupListing]:
         """Return the groups that have nodes (see `ClusterAdmin`)."""
+        if states or types:
+            raise Unsupported("listing groups by state or type", "Kafka 2.6: describe each group instead")
         names = await self._zookeeper("listing groups").children(GROUPS) or []
         return [GroupListing(name, "consumer", type="zookeeper") for name in sorted(names)]
 

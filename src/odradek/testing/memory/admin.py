@@ -4,6 +4,7 @@ configuration."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import TypeVar
 
 import anyio.lowlevel
@@ -15,14 +16,19 @@ from odradek.core.admin import (
     GroupDescription,
     GroupListing,
     MemberDescription,
+    OffsetChoice,
+    OffsetListing,
+    OffsetSpec,
     PartitionDescription,
     Results,
     TopicDescription,
     TopicSettings,
 )
+from odradek.core.kafka.list_offsets import time_ms
 from odradek.errors import BrokerError, OdradekError
+from odradek.testing.memory.log import MemoryLog
 from odradek.testing.memory.state import ClusterState
-from odradek.types import Position, TopicPartition
+from odradek.types import EARLIEST, AtTime, Position, TopicPartition
 
 __all__ = ["MemoryAdmin"]
 
@@ -95,13 +101,27 @@ class MemoryAdmin(ClusterAdmin):
 
         return await _each(before, delete)
 
-    async def list_groups(self) -> list[GroupListing]:
-        """Return all groups (see `ClusterAdmin`)."""
+    async def list_offsets(
+        self, specs: Mapping[TopicPartition, OffsetChoice], *, read_committed: bool
+    ) -> Results[TopicPartition, OffsetListing]:
+        """Find offsets (see `ClusterAdmin`); there is no other storage."""
+
+        def find(partition: TopicPartition) -> OffsetListing:
+            if partition not in self._partitions(partition.topic):
+                raise BrokerError(UNKNOWN_TOPIC, "UNKNOWN_TOPIC_OR_PARTITION", f"{partition}")
+            return _listing(self._state.logs[partition], specs[partition])
+
+        return await _each(specs, find)
+
+    async def list_groups(self, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[GroupListing]:
+        """Return groups (see `ClusterAdmin`)."""
         await anyio.lowlevel.checkpoint()
-        return [
+        listed = [
             GroupListing(name, "consumer", "Stable" if group.sessions else "Empty", "memory")
             for name, group in sorted(self._state.groups.items())
         ]
+        of_state = [group for group in listed if not states or group.state in states]
+        return [group for group in of_state if not types or group.type in types]
 
     async def describe_groups(self, names: Sequence[str]) -> Results[str, GroupDescription]:
         """Return the members of groups (see `ClusterAdmin`)."""
@@ -147,6 +167,22 @@ class MemoryAdmin(ClusterAdmin):
     def _check_group(self, name: str) -> None:
         if name not in self._state.groups:
             raise BrokerError(NO_GROUP, "GROUP_ID_NOT_FOUND", f"group {name!r}")
+
+
+def _listing(log: MemoryLog, at: OffsetChoice) -> OffsetListing:
+    """Return the offset as a broker does: with the timestamp of the record if it was looked up by one."""
+    if isinstance(at, OffsetSpec):
+        newest = max(log.records, key=attrgetter("timestamp"), default=None)
+        if at is OffsetSpec.MAX_TIMESTAMP and newest is not None:
+            return OffsetListing(Position(newest.offset), newest.timestamp, None)
+        local = at in (OffsetSpec.EARLIEST_LOCAL, OffsetSpec.EARLIEST_NOT_TIERED)
+        return OffsetListing(log.start if local else None, None, None)
+    if not isinstance(at, AtTime):
+        return OffsetListing(log.start if at is EARLIEST else log.end, None, None)
+    position = log.at_time(time_ms(at))
+    if position == log.end:
+        return OffsetListing(None, None, None)
+    return OffsetListing(position, log.records[position - log.start].timestamp, None)
 
 
 async def _each(items: Mapping[K, object] | Sequence[K], change: Callable[[K], V]) -> Results[K, V]:

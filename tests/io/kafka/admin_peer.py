@@ -1,0 +1,89 @@
+"""A cluster in memory for administrative requests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from odradek.core.admin import TopicSettings
+from odradek.core.backoff import Backoff
+from odradek.io.connection import ConnectionOptions
+from odradek.io.kafka import connections
+from odradek.io.kafka.admin import KafkaAdmin
+from odradek.io.kafka.driver import KafkaDriver, KafkaOptions
+from odradek.types import Broker, TopicPartition
+from odradek.wire.kafka.messages.admin import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
+from odradek.wire.kafka.messages.groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from odradek.wire.kafka.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+from .peer import Peer
+
+P0 = TopicPartition("t", 0)
+TOPIC = MetadataResponseTopic(name="t", partitions=(MetadataResponsePartition(leader_id=1),))
+BROKERS = tuple(MetadataResponseBroker(node_id=n, host="b", port=9090 + n) for n in (1, 2))
+COORDINATOR = FindCoordinatorResponse(node_id=1, host="b", port=9091)
+ONE = {"t": TopicSettings(1, 1, {})}
+
+
+class Cluster(Peer):
+    """Two brokers, of which one is the controller, and coordinates the group.
+
+    Attributes:
+        codes: The next error codes of answers to a kind of request.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            {
+                MetadataRequest: self.metadata,
+                CreateTopicsRequest: self.create,
+                FindCoordinatorRequest: lambda request, version: COORDINATOR,
+                DeleteGroupsRequest: lambda request, version: DeleteGroupsResponse(
+                    results=(DeletableGroupResult(group_id="g", error_code=self.code(request)),)
+                ),
+            }
+        )
+        self.codes: dict[type, list[int]] = {}
+        self.controller = 1
+
+    def code(self, request: Any) -> int:
+        codes = self.codes.get(type(request))
+        return codes.pop(0) if codes else 0
+
+    def metadata(self, request: MetadataRequest, version: int) -> MetadataResponse:
+        return MetadataResponse(brokers=BROKERS, controller_id=self.controller, topics=(TOPIC,))
+
+    def create(self, request: CreateTopicsRequest, version: int) -> CreateTopicsResponse:
+        return CreateTopicsResponse(topics=(CreatableTopicResult(name="t", error_code=self.code(request)),))
+
+    def count(self, api: type) -> int:
+        return sum(type(request) is api for request, _ in self.requests)
+
+
+@asynccontextmanager
+async def admin_of(peer: Peer, monkeypatch: pytest.MonkeyPatch, timeout_s: float = 5.0) -> AsyncIterator[KafkaAdmin]:
+    async def dial(host: str, port: int, timeout: float, tls: object) -> Any:
+        return await peer.dial(host, port, timeout)
+
+    monkeypatch.setattr(connections, "connect", dial)
+    options = KafkaOptions(ConnectionOptions(backoff=Backoff(0.01, 1, 0.01)), request_timeout_s=timeout_s)
+    async with anyio.create_task_group() as peer.group:
+        async with KafkaDriver([Broker(-1, "b", 9091)], options) as driver:
+            yield driver.admin()
+        peer.group.cancel_scope.cancel()
