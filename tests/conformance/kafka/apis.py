@@ -11,15 +11,24 @@ from odradek.errors import RemoteProtocolError
 from odradek.wire.kafka.decode import decode, decoder
 from odradek.wire.kafka.encode import encode
 from odradek.wire.kafka.headers import RequestHeader, ResponseHeader, header_version
-from odradek.wire.kafka.messages import admin, data, groups, metadata, security, share_groups, transactions
+from odradek.wire.kafka.messages import (
+    admin,
+    data,
+    groups,
+    metadata,
+    quorum,
+    security,
+    share_groups,
+    transactions,
+)
 from odradek.wire.kafka.schema import Request, Response, response_of
 
-from .messages import brokers, quorum, share_state, streams_groups, telemetry
+from .messages import brokers, share_state, streams_groups, telemetry
 
 _START = binary.Struct(">hh")
 
-_FAMILIES = (data, metadata, groups, transactions, security, admin, share_groups)
-_OTHERS = (brokers, quorum, share_state, streams_groups, telemetry)
+_FAMILIES = (data, metadata, groups, transactions, security, admin, quorum, share_groups)
+_OTHERS = (brokers, share_state, streams_groups, telemetry)
 
 
 class Api(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from odradek.wire.kafka.messages.common import Listener
 from odradek.wire.kafka.schema import (
     I8,
     I16,
@@ -28,7 +29,7 @@ from odradek.wire.kafka.schema import (
     until,
 )
 
-from .common import KRaftVersionFeature, Listener
+from .common import KRaftVersionFeature
 
 
 @struct
@@ -685,49 +686,3 @@ class UpdateRaftVoterResponse(Response):
     throttle_time_ms: I32 = 0
     error_code: I16 = 0
     current_leader: Annotated[UpdateRaftVoterCurrentLeader, tag(0)] = UpdateRaftVoterCurrentLeader()
-
-
-@struct
-class WritableTxnMarkerTopic(Struct):
-    name: Str = ""
-    partition_indexes: tuple[I32, ...] = ()
-
-
-@struct
-class WritableTxnMarker(Struct):
-    producer_id: I64 = 0
-    producer_epoch: I16 = 0
-    transaction_result: Bool = False
-    topics: tuple[WritableTxnMarkerTopic, ...] = ()
-    coordinator_epoch: I32 = 0
-    transaction_version: Annotated[I8, since(2), IGNORABLE] = 0
-
-
-@message(key=27, side="request", versions=(0, 2), flexible=1)
-class WriteTxnMarkersRequest(Request["WriteTxnMarkersResponse"]):
-    """Write the markers that end transactions."""
-
-    markers: tuple[WritableTxnMarker, ...] = ()
-
-
-@struct
-class WritableTxnMarkerPartitionResult(Struct):
-    partition_index: I32 = 0
-    error_code: I16 = 0
-
-
-@struct
-class WritableTxnMarkerTopicResult(Struct):
-    name: Str = ""
-    partitions: tuple[WritableTxnMarkerPartitionResult, ...] = ()
-
-
-@struct
-class WritableTxnMarkerResult(Struct):
-    producer_id: I64 = 0
-    topics: tuple[WritableTxnMarkerTopicResult, ...] = ()
-
-
-@message(key=27, side="response", versions=(0, 2), flexible=1)
-class WriteTxnMarkersResponse(Response):
-    markers: tuple[WritableTxnMarkerResult, ...] = ()

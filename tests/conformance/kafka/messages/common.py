@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from odradek.wire.kafka.schema import (
     I16,
-    U16,
-    Str,
     Struct,
     struct,
 )
-
-
-@struct
-class Listener(Struct):
-    name: Str = ""
-    host: Str = ""
-    port: U16 = 0
 
 
 @struct

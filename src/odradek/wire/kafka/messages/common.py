@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from odradek.wire.kafka.schema import I32, ZERO_UUID, Str, Struct, Uuid, nullable, struct
+from odradek.wire.kafka.schema import I32, U16, ZERO_UUID, Str, Struct, Uuid, nullable, struct
 
 
 @struct
@@ -32,3 +32,10 @@ class DescribedTopicPartitions(Struct):
     topic_id: Uuid = ZERO_UUID
     topic_name: Str = ""
     partitions: tuple[I32, ...] = ()
+
+
+@struct
+class Listener(Struct):
+    name: Str = ""
+    host: Str = ""
+    port: U16 = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from odradek.wire.kafka.schema import (
+    I8,
     I16,
     I32,
     I64,
@@ -273,3 +274,49 @@ class ListTransactionsResponse(Response):
     error_code: I16 = 0
     unknown_state_filters: tuple[Str, ...] = ()
     transaction_states: tuple[ListedTransaction, ...] = ()
+
+
+@struct
+class WritableTxnMarkerTopic(Struct):
+    name: Str = ""
+    partition_indexes: tuple[I32, ...] = ()
+
+
+@struct
+class WritableTxnMarker(Struct):
+    producer_id: I64 = 0
+    producer_epoch: I16 = 0
+    transaction_result: Bool = False
+    topics: tuple[WritableTxnMarkerTopic, ...] = ()
+    coordinator_epoch: I32 = 0
+    transaction_version: Annotated[I8, since(2), IGNORABLE] = 0
+
+
+@message(key=27, side="request", versions=(0, 2), flexible=1)
+class WriteTxnMarkersRequest(Request["WriteTxnMarkersResponse"]):
+    """Write the markers that end transactions."""
+
+    markers: tuple[WritableTxnMarker, ...] = ()
+
+
+@struct
+class WritableTxnMarkerPartitionResult(Struct):
+    partition_index: I32 = 0
+    error_code: I16 = 0
+
+
+@struct
+class WritableTxnMarkerTopicResult(Struct):
+    name: Str = ""
+    partitions: tuple[WritableTxnMarkerPartitionResult, ...] = ()
+
+
+@struct
+class WritableTxnMarkerResult(Struct):
+    producer_id: I64 = 0
+    topics: tuple[WritableTxnMarkerTopicResult, ...] = ()
+
+
+@message(key=27, side="response", versions=(0, 2), flexible=1)
+class WriteTxnMarkersResponse(Response):
+    markers: tuple[WritableTxnMarkerResult, ...] = ()
