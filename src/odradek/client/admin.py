@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from odradek import arguments
+from odradek.client.admin_access import AdminOfAccess
 from odradek.client.admin_arguments import NAME, config_change, names, offset_choice
+from odradek.client.admin_cluster import AdminOfBrokers
 from odradek.client.consumer.positions import missing_partitions, resolve_positions
 from odradek.client.group_lag import group_lag
 from odradek.client.options import partition as partition_rule
@@ -26,7 +28,6 @@ from odradek.core.admin import (
     TopicDescription,
     TopicSettings,
 )
-from odradek.core.interfaces import ProtocolDriver
 from odradek.errors import ConfigError, GroupError, OdradekError, Unreachable, Unsupported
 from odradek.io.gather import gather_outcomes
 from odradek.types import LATEST, AtTime, Position, PositionSpec, TopicPartition
@@ -64,7 +65,7 @@ _RULES: Mapping[str, arguments.Rule] = {
 }
 
 
-class Admin:
+class Admin(AdminOfAccess, AdminOfBrokers):
     """Administration of a cluster: `Cluster.admin`. Used inside the block of the cluster.
 
     Methods for several items return `Results`: each item is done, or has an error of its own. A method that the cluster
@@ -74,9 +75,6 @@ class Admin:
     Args:
         driver: Speaks the protocol of the cluster.
     """
-
-    def __init__(self, driver: ProtocolDriver) -> None:
-        self._driver = driver
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._driver!r}>"

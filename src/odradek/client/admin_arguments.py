@@ -8,15 +8,27 @@ from typing import Any
 from odradek import arguments
 from odradek.client.options import partition, start_position
 from odradek.core.admin import Append, ConfigChange, OffsetChoice, OffsetSpec, Subtract
+from odradek.core.interfaces import ProtocolDriver
 from odradek.types import TopicPartition
 
-__all__ = ["NAME", "config_change", "items", "names", "offset_choice", "partitions"]
+__all__ = ["NAME", "AdminPart", "config_change", "items", "names", "offset_choice", "partitions"]
 
 NAME = arguments.text("a name")
 _PARTITION = partition()
 _VALUE = arguments.text("a value, as a text, or None", at_least=0)
 _ITEM = arguments.text("an item of a list")
 _POSITION = start_position(positions=False)
+
+
+class AdminPart:
+    """A part of `Admin`.
+
+    Args:
+        driver: Speaks the protocol of the cluster.
+    """
+
+    def __init__(self, driver: ProtocolDriver) -> None:
+        self._driver = driver
 
 
 def items(argument: str, values: object, rule: arguments.Rule, one: type, allowed: str) -> list[Any]:

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from odradek.errors import OdradekError, Unsupported
 from odradek.types import AtTime, Broker, Position, PositionSpec, TopicPartition
+
+if TYPE_CHECKING:
+    from odradek.core.admin_access import AccessAdmin
+    from odradek.core.admin_cluster import BrokersAdmin
+    from odradek.core.admin_transactions import TransactionsAdmin
 
 __all__ = [
     "Append",
@@ -442,3 +447,18 @@ class ClusterAdmin:
     async def delete_positions(self, group: str, partitions: Sequence[TopicPartition]) -> Results[TopicPartition, None]:
         """Delete committed positions of a group."""
         raise Unsupported("deleting a committed position", self._needs)
+
+    @property
+    def access(self) -> AccessAdmin:
+        """The administration of access: entries, passwords, quotas, tokens."""
+        raise Unsupported("administration of access, users, quotas and tokens", self._needs)
+
+    @property
+    def brokers(self) -> BrokersAdmin:
+        """The administration of replicas, leaders, log directories, the quorum and features."""
+        raise Unsupported("administration of replicas, log directories, the quorum and features", self._needs)
+
+    @property
+    def transactions(self) -> TransactionsAdmin:
+        """The administration of transactions."""
+        raise Unsupported("administration of transactions", self._needs)

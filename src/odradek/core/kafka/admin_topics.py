@@ -53,6 +53,7 @@ __all__ = [
     "create_request",
     "delete_request",
     "describe_configs_request",
+    "id_text",
     "incremental_request",
     "item_error",
     "item_results",
@@ -133,7 +134,7 @@ def read_created(response: CreateTopicsResponse, names: Collection[str]) -> Resu
     answers: dict[str, CreatedTopic | OdradekError] = {}
     for topic in response.topics:
         created = CreatedTopic(
-            topic.name, _topic_id(topic.topic_id), _known(topic.num_partitions), _known(topic.replication_factor)
+            topic.name, id_text(topic.topic_id), _known(topic.num_partitions), _known(topic.replication_factor)
         )
         error = item_error(topic.error_code, topic.error_message, f"creating topic {topic.name!r}")
         answers[topic.name] = error or created
@@ -157,7 +158,7 @@ def read_deleted(response: DeleteTopicsResponse, names: Collection[str]) -> Resu
     return item_results(names, answers, "DeleteTopics")
 
 
-def _topic_id(number: bytes) -> str | None:
+def id_text(number: bytes) -> str | None:
     """Return an id as Kafka's tools print it."""
     return None if number == ZERO_UUID else base64.urlsafe_b64encode(number).decode().rstrip("=")
 
@@ -193,7 +194,7 @@ def _described(name: str, topic: MetadataResponseTopic) -> TopicDescription:
         )
         for each in sorted(topic.partitions, key=lambda each: each.partition_index)
     )
-    return TopicDescription(name, _topic_id(topic.topic_id), topic.is_internal, partitions)
+    return TopicDescription(name, id_text(topic.topic_id), topic.is_internal, partitions)
 
 
 # ---- configuration ------------------------------------------------------------------------------------------

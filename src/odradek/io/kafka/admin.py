@@ -29,7 +29,10 @@ from odradek.core.kafka.list_offsets import list_offsets_request, read_offset_li
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import BrokerError, Unsupported
 from odradek.io.gather import gather
+from odradek.io.kafka.admin_access import KafkaAccessAdmin
+from odradek.io.kafka.admin_cluster import KafkaBrokersAdmin
 from odradek.io.kafka.admin_requests import AdminRequests, each
+from odradek.io.kafka.admin_transactions import KafkaTransactionsAdmin
 from odradek.io.kafka.metadata import metadata_request
 from odradek.types import Broker, Position, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
@@ -376,3 +379,20 @@ class KafkaAdmin(ClusterAdmin):
             lambda response, _: groups.read_deleted_positions(response, group, partitions),
             changes=True,
         )
+
+    # ---- more -----------------------------------------------------------------------------------------------
+
+    @property
+    def access(self) -> KafkaAccessAdmin:
+        """The administration of access (see `ClusterAdmin`)."""
+        return KafkaAccessAdmin(self._requests)
+
+    @property
+    def brokers(self) -> KafkaBrokersAdmin:
+        """The administration of brokers (see `ClusterAdmin`)."""
+        return KafkaBrokersAdmin(self._requests)
+
+    @property
+    def transactions(self) -> KafkaTransactionsAdmin:
+        """The administration of transactions (see `ClusterAdmin`)."""
+        return KafkaTransactionsAdmin(self._requests)

@@ -158,13 +158,21 @@ class AdminRequests:
             raise broker_error(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {number}")
         return broker
 
-    async def ask_controller(self, api: type[Request[R]], build: Build[R], codes: Callable[[R], Iterable[int]]) -> R:
+    async def ask_controller(
+        self,
+        api: type[Request[R]],
+        build: Build[R],
+        codes: Callable[[R], Iterable[int]],
+        *,
+        changes: bool = True,
+    ) -> R:
         """Send a request to the controller: to another one while brokers answer that they are not.
 
         In KRaft clusters every broker forwards to it, and Metadata names any of them.
 
         Args:
             codes: Returns the error codes of a response.
+            changes: True if a request that may have been applied must not be repeated.
         """
 
         async def attempt() -> R:
@@ -179,7 +187,7 @@ class AdminRequests:
                 raise broker_error(ErrorCode.NOT_CONTROLLER, f"{broker.address}: {api.SPEC.name}")
             return response
 
-        return await self.until_accepted(api.SPEC.name, attempt, changes=True)
+        return await self.until_accepted(api.SPEC.name, attempt, changes=changes)
 
     async def ask_coordinator(
         self,
