@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import odradek as od
-from odradek.core.admin import OffsetChoice, OffsetListing, OffsetSpec, PartitionLag, PositionChange
+from odradek.core.admin import Append, ConfigChange, OffsetChoice, OffsetListing, OffsetSpec, PartitionLag, PositionChange
 from odradek.errors import GroupError
 from odradek.testing import MemoryCluster
 from odradek.types import EARLIEST, LATEST, Position, StartPosition
@@ -139,10 +139,24 @@ async def test_names_are_texts(cluster: MemoryCluster, wrong: object) -> None:
             await k.admin.describe_topics(wrong)  # type: ignore[arg-type]
 
 
+async def test_configurations_are_kept_as_they_were_set(cluster: MemoryCluster) -> None:
+    async with cluster.connect() as k:
+        (await k.admin.create_topics("u", config={"a": "1", "b": "x"})).check()
+        changes: dict[str, ConfigChange] = {"a": None, "b": Append("y"), "c": "3"}
+        (await k.admin.alter_topic_configs({"u": changes}, validate_only=True)).check()
+        assert (await k.admin.alter_topic_configs({"u": changes, "no": {}})).failed.keys() == {"no"}
+        described = await k.admin.describe_topic_configs(["u", "t", "no"])
+        assert {name: entry.value for name, entry in described.done["u"].items()} == {"b": "x,y", "c": "3"}
+        assert described.done["t"] == {} and described.failed.keys() == {"no"}
+        (await k.admin.delete_topics("u")).check()
+        (await k.admin.create_topics("u")).check()
+        assert (await k.admin.describe_topic_configs("u")).check() == {"u": {}}
+
+
 async def test_what_a_cluster_cannot_do_says_what_it_needs(cluster: MemoryCluster) -> None:
     async with cluster.connect() as k:
         with pytest.raises(od.Unsupported, match="a real broker"):
-            await k.admin.describe_topic_configs("t")
+            await k.admin.describe_broker_configs(1)
 
 
 async def test_the_lag_of_a_group_has_position_end_and_member_of_each_partition(cluster: MemoryCluster) -> None:

@@ -137,7 +137,7 @@ async def test_a_password_is_not_shown() -> None:
         lambda a: a.update_features({"f": 2}, downgrade=True, unsafe=True),
         lambda a: a.list_transactions(states=["Ongoing"], producer_ids=[1], longer_than=1.5, pattern="x"),
         lambda a: a.describe_producers([P0, P1]),
-        lambda a: a.alter_topic_configs({"t": {"x": Subtract("y"), "z": None}}),
+        lambda a: a.alter_broker_configs({1: {"x": Subtract("y"), "z": None}}),
     ],
 )
 async def test_what_an_in_memory_cluster_does_not_have_is_refused_in_words(call: Call) -> None:

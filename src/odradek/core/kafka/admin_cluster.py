@@ -18,7 +18,7 @@ from odradek.core.admin_cluster import (
     ReplicaInDirectory,
     VersionLevels,
 )
-from odradek.core.kafka.admin_topics import id_text, item_error, item_results
+from odradek.core.kafka.admin_topics import id_text, item_error, item_results, known
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.partitions import by_topic
 from odradek.core.kafka.versions import BrokerVersions
@@ -203,15 +203,11 @@ def _directory(result: DescribeLogDirsResult) -> LogDirectory:
     return LogDirectory(
         result.log_dir,
         item_error(result.error_code, None, f"log directory {result.log_dir}"),
-        _known(result.total_bytes),
-        _known(result.usable_bytes),
+        known(result.total_bytes),
+        known(result.usable_bytes),
         replicas,
         result.is_cordoned,
     )
-
-
-def _known(number: int) -> int | None:
-    return number if number >= 0 else None
 
 
 def move_replicas_request(targets: Mapping[TopicPartition, str]) -> AlterReplicaLogDirsRequest:
@@ -334,7 +330,7 @@ def read_features(response: ApiVersionsResponse) -> Features:
             each.name: VersionLevels(each.min_version_level, each.max_version_level)
             for each in response.finalized_features
         },
-        _known(response.finalized_features_epoch),
+        known(response.finalized_features_epoch),
     )
 
 

@@ -57,6 +57,7 @@ __all__ = [
     "incremental_request",
     "item_error",
     "item_results",
+    "known",
     "merged_config",
     "read_altered",
     "read_configs",
@@ -134,7 +135,7 @@ def read_created(response: CreateTopicsResponse, names: Collection[str]) -> Resu
     answers: dict[str, CreatedTopic | OdradekError] = {}
     for topic in response.topics:
         created = CreatedTopic(
-            topic.name, id_text(topic.topic_id), _known(topic.num_partitions), _known(topic.replication_factor)
+            topic.name, id_text(topic.topic_id), known(topic.num_partitions), known(topic.replication_factor)
         )
         error = item_error(topic.error_code, topic.error_message, f"creating topic {topic.name!r}")
         answers[topic.name] = error or created
@@ -163,7 +164,8 @@ def id_text(number: bytes) -> str | None:
     return None if number == ZERO_UUID else base64.urlsafe_b64encode(number).decode().rstrip("=")
 
 
-def _known(number: int) -> int | None:
+def known(number: int) -> int | None:
+    """Return a number, or None for what stands for "not known"."""
     return number if number >= 0 else None
 
 
@@ -186,8 +188,8 @@ def _described(name: str, topic: MetadataResponseTopic) -> TopicDescription:
     partitions = tuple(
         PartitionDescription(
             TopicPartition(name, each.partition_index),
-            _known(each.leader_id),
-            _known(each.leader_epoch),
+            known(each.leader_id),
+            known(each.leader_epoch),
             each.replica_nodes,
             each.isr_nodes,
             each.offline_replicas,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from odradek.core.admin_transactions import ProducerDescription, TransactionDescription, TransactionListing
-from odradek.core.kafka.admin_topics import item_error
+from odradek.core.kafka.admin_topics import item_error, known
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import ConfigError, RemoteProtocolError, Unsupported
@@ -109,15 +109,11 @@ def _producer(state: ProducerState) -> ProducerDescription:
     return ProducerDescription(
         state.producer_id,
         state.producer_epoch,
-        _known(state.last_sequence),
-        _known(state.last_timestamp),
-        _known(state.coordinator_epoch),
+        known(state.last_sequence),
+        known(state.last_timestamp),
+        known(state.coordinator_epoch),
         Position(start) if start >= 0 else None,
     )
-
-
-def _known(number: int) -> int | None:
-    return number if number >= 0 else None
 
 
 def abort_request(partition: TopicPartition, producer: ProducerDescription) -> WriteTxnMarkersRequest:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from math import ceil
 
 from odradek.core.admin import OffsetChoice, OffsetListing, OffsetSpec
+from odradek.core.kafka.admin_topics import known
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.fetch_results import ListedOffset, list_offsets_step
 from odradek.errors import OdradekError, RemoteProtocolError
@@ -68,11 +69,7 @@ def read_offset_listing(response: ListOffsetsResponse, partition: TopicPartition
     `read_list_offsets`."""
     answer = _answer(response, partition, context)
     positions = _positions(answer, context)
-    return OffsetListing(positions[0] if positions else None, _known(answer.timestamp), _known(answer.leader_epoch))
-
-
-def _known(number: int) -> int | None:
-    return number if number >= 0 else None
+    return OffsetListing(positions[0] if positions else None, known(answer.timestamp), known(answer.leader_epoch))
 
 
 def _answer(response: ListOffsetsResponse, partition: TopicPartition, context: str) -> ListOffsetsPartitionResponse:

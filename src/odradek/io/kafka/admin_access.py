@@ -163,7 +163,6 @@ class KafkaAccessAdmin:
         response = await self._requests.ask_any(
             CreateDelegationTokenRequest,
             lambda versions: access.create_token_request(owner, renewers, lifetime_s, versions),
-            lambda response: [response.error_code],
             changes=True,
         )
         return access.read_created_token(response)
@@ -183,9 +182,7 @@ class KafkaAccessAdmin:
         self._require_tokens(ExpireDelegationTokenRequest)
         period = int(seconds * 1000) or access.AT_ONCE
         request = ExpireDelegationTokenRequest(hmac=hmac, expiry_time_period_ms=period)
-        response = await self._requests.ask_any(
-            ExpireDelegationTokenRequest, lambda v: request, lambda response: [response.error_code], changes=True
-        )
+        response = await self._requests.ask_any(ExpireDelegationTokenRequest, lambda v: request, changes=True)
         return _end(response.error_code, response.expiry_timestamp_ms, "ending a delegation token")
 
     async def describe_tokens(self, owners: Sequence[str] | None) -> list[DelegationToken]:

@@ -1,5 +1,5 @@
-"""Administration of an in-memory cluster (`core.admin.ClusterAdmin`): topics, records and groups, but no
-configuration."""
+"""Administration of an in-memory cluster (`core.admin.ClusterAdmin`): topics, with configurations that have no effect,
+records and groups."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ import anyio.lowlevel
 from odradek.core.admin import (
     ClusterAdmin,
     ClusterDescription,
+    ConfigChange,
+    ConfigEntry,
+    ConfigSource,
     CreatedTopic,
     GroupDescription,
     GroupListing,
@@ -24,6 +27,7 @@ from odradek.core.admin import (
     TopicDescription,
     TopicSettings,
 )
+from odradek.core.kafka.admin_topics import merged_config
 from odradek.core.kafka.list_offsets import time_ms
 from odradek.errors import BrokerError, OdradekError
 from odradek.testing.memory.log import MemoryLog
@@ -67,6 +71,7 @@ class MemoryAdmin(ClusterAdmin):
             if not validate_only:
                 brokers = sorted(self._state.brokers)
                 self._state.set_topic(name, {number: brokers[number % len(brokers)] for number in range(count)})
+                self._state.configs[name] = dict(topics[name].config)
             return CreatedTopic(name, None, count, 1)
 
         return await _each(topics, create)
@@ -77,6 +82,7 @@ class MemoryAdmin(ClusterAdmin):
         def delete(name: str) -> None:
             self._partitions(name)
             self._state.set_topic(name, None)
+            self._state.configs.pop(name, None)
 
         return await _each(names, delete)
 
@@ -87,6 +93,27 @@ class MemoryAdmin(ClusterAdmin):
             return TopicDescription(name, None, False, tuple(self._described(p) for p in self._partitions(name)))
 
         return await _each(names, describe)
+
+    async def describe_topic_configs(self, names: Sequence[str]) -> Results[str, Mapping[str, ConfigEntry]]:
+        """Return what was set of the configuration of topics (see `ClusterAdmin`)."""
+        return await _each(names, self._config)
+
+    async def alter_topic_configs(
+        self, changes: Mapping[str, Mapping[str, ConfigChange]], *, validate_only: bool
+    ) -> Results[str, None]:
+        """Change entries of the configuration of topics (see `ClusterAdmin`), whatever their names and values are."""
+
+        def alter(name: str) -> None:
+            changed = merged_config(self._config(name), changes[name])
+            if not validate_only:
+                self._state.configs[name] = changed
+
+        return await _each(changes, alter)
+
+    def _config(self, name: str) -> Mapping[str, ConfigEntry]:
+        self._partitions(name)
+        entries = self._state.configs.get(name, {})
+        return {key: ConfigEntry(key, value, ConfigSource.TOPIC) for key, value in entries.items()}
 
     async def delete_records(
         self, before: Mapping[TopicPartition, Position | None]

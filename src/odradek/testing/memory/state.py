@@ -39,6 +39,8 @@ class ClusterState:
         self.logs: dict[TopicPartition, MemoryLog] = {}
         self.groups: dict[str, MemoryGroup] = {}
         self.share_groups: dict[str, ShareGroupState] = {}
+        self.configs: dict[str, dict[str, str]] = {}
+        """Entries of the configuration of topics. They have no effect."""
         self.clients: set[MemoryDriver] = set()
         """The clients that are open."""
         self.replicas: dict[TopicPartition, int] = {}
