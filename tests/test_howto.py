@@ -11,6 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import confluent_kafka
 import polars as pl
@@ -249,6 +250,53 @@ async def test_exactly_once(tmp_path: Path, odradek_kafka: KafkaBroker) -> None:
                     paid += [value for record in [await anext(reader)] if own in (value := record.value or b"")]
         assert paid == [b"paid " + order for order in orders]
         tasks.cancel_scope.cancel()
+
+
+class Database:
+    """What the page about rebalances writes to."""
+
+    def __init__(self) -> None:
+        self.rows: list[bytes | None] = []
+        self.positions: dict[od.TopicPartition, od.Position] = {}
+
+    async def insert(
+        self, rows: list[bytes | None], positions: dict[od.TopicPartition, od.Position] | None = None
+    ) -> None:
+        self.rows += rows
+        self.positions |= positions or {}
+
+    async def position(self, partition: od.TopicPartition) -> od.Position | None:
+        return self.positions.get(partition)
+
+
+@pytest.mark.anyio
+async def test_rebalances(tmp_path: Path) -> None:
+    cluster, database = MemoryCluster(topics={"orders": 1}), Database()
+    cluster.append("orders", ROWS[:5])
+    partition = od.TopicPartition("orders", 0)
+    names = run_page("rebalances.md", tmp_path)
+    service = names["Service"](database)
+    async with cluster.connect() as k:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(service.run, k)
+            with anyio.fail_after(60):
+                while not service.buffers.get(partition):
+                    await anyio.lowlevel.checkpoint()
+            assert database.rows == [], "they are kept"
+            cluster.revoke("billing", partition)
+            with anyio.fail_after(60):
+                while cluster.committed("billing") != {partition: 5}:
+                    await anyio.lowlevel.checkpoint()
+            assert database.rows == ROWS[:5] and service.buffers == {}
+            tasks.cancel_scope.cancel()
+        database.positions[partition] = od.Position(3)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(names["copy"], k, database)
+            with anyio.fail_after(60):
+                while database.positions[partition] != 5:
+                    await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()
+    assert database.rows == [*ROWS[:5], *ROWS[3:5]]
 
 
 async def published(url: str, topic: str, count: int) -> None:

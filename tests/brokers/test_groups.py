@@ -22,7 +22,7 @@ COUNT = 300
 WITHIN_S = 90.0
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], object]) -> None:
     while not condition():  # noqa: ASYNC110 - of members whose events are not for tests
         await anyio.sleep(0.02)
 
@@ -69,6 +69,45 @@ async def test_members_share_a_topic_commit_and_the_next_member_continues(
                 await consume(next_member, records, COUNT + 1)
         assert records == Counter([*values, b"later"])
     ran("groups", protocol)
+
+
+@pytest.mark.parametrize(
+    ("options", "since"),
+    [
+        ({"assignors": ["range"]}, (0, 9)),
+        ({"assignors": ["cooperative-sticky"]}, (0, 9)),
+        ({"group_protocol": "consumer"}, (4,)),
+    ],
+    ids=["eager", "cooperative", "consumer"],
+)
+async def test_callbacks_name_what_each_protocol_moves(
+    kafka: KafkaBroker, topic: str, options: dict[str, Any], since: tuple[int, ...]
+) -> None:
+    kafka.create_topic(topic, PARTITIONS)
+    if not has(kafka, since):
+        return
+    calls: list[tuple[str, set[od.TopicPartition]]] = []
+
+    async def on_assigned(partitions: list[od.TopicPartition]) -> None:
+        calls.append(("assigned", set(partitions)))
+
+    async def on_revoked(partitions: list[od.TopicPartition]) -> None:
+        calls.append(("revoked", set(partitions)))
+
+    group = {"group": topic, "join_within": WITHIN_S, "callback_within": 2, **options}
+    async with connect(kafka) as cluster:
+        everything = set(await cluster.partitions(topic))
+        with anyio.fail_after(WITHIN_S):
+            async with cluster.consumer(topic, on_assigned=on_assigned, on_revoked=on_revoked, **group) as one:
+                assert calls == [("assigned", everything)]
+                async with cluster.consumer(topic, **group) as two:
+                    await until(lambda: two.assignment and one.assignment.keys() | two.assignment.keys() == everything)
+                    kept, moved = set(one.assignment), set(two.assignment)
+                await until(lambda: set(one.partitions) == everything)
+            moves_all = options.get("assignors") == ["range"]
+            joined = [("revoked", everything), ("assigned", kept)] if moves_all else [("revoked", moved)]
+            back = [("revoked", kept), ("assigned", everything)] if moves_all else [("assigned", moved)]
+            assert calls == [("assigned", everything), *joined, *back, ("revoked", everything)]
 
 
 async def test_positions_are_stored_for_a_group_from_0_8_1_on(kafka: KafkaBroker, topic: str, ran: Ran) -> None:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 import odradek as od
-from odradek.core.admin import Append, ConfigChange, OffsetChoice, OffsetListing, OffsetSpec, PartitionLag, PositionChange
+from odradek.core.admin import (
+    Append,
+    ConfigChange,
+    OffsetChoice,
+    OffsetListing,
+    OffsetSpec,
+    PartitionLag,
+    PositionChange,
+)
 from odradek.errors import GroupError
 from odradek.testing import MemoryCluster
 from odradek.types import EARLIEST, LATEST, Position, StartPosition

@@ -174,6 +174,42 @@ async def test_case_39_streams_share_partitions_and_a_second_consumer_takes_its_
     assert sorted(seen) == sorted([*numbered(30), b"1-0", b"1-1", b"1-2"])
 
 
+async def test_callbacks_name_only_what_moves_and_on_lost_what_an_expired_session_had(
+    odradek_chroot: str, odradek_zookeeper: ZooKeeperServer
+) -> None:
+    calls: list[tuple[str, list[TopicPartition]]] = []
+
+    async def on_assigned(partitions: list[TopicPartition]) -> None:
+        calls.append(("assigned", partitions))
+
+    async def on_revoked(partitions: list[TopicPartition]) -> None:
+        calls.append(("revoked", partitions))
+
+    async def on_lost(partitions: list[TopicPartition]) -> None:
+        calls.append(("lost", partitions))
+
+    callbacks = {"on_assigned": on_assigned, "on_revoked": on_revoked, "on_lost": on_lost}
+    with brokers(odradek_chroot, 1):
+        async with cluster(odradek_chroot) as driver:
+            partitions = await create(driver, "t")
+        async with consumer(odradek_chroot, "t", consumer_id="a", **callbacks) as a:
+            async with consumer(odradek_chroot, "t", consumer_id="b") as b:
+                await until(lambda: b.assignment)
+            await until(lambda: len(a.assignment) == 3)
+            ids = f"/{odradek_chroot.split('/', 1)[1]}/consumers/g/ids/g_a"
+            odradek_zookeeper.expire(odradek_zookeeper.tree(ids)[ids].owner)
+            await until(lambda: len(calls) == 5)
+    everything, moved = ("assigned", partitions), partitions[2:]
+    assert calls == [
+        everything,
+        ("revoked", moved),
+        ("assigned", moved),
+        ("lost", partitions),
+        everything,
+        ("revoked", partitions),
+    ]
+
+
 async def test_inside_a_wrapper_a_second_each_continues_at_the_record_that_failed(odradek_chroot: str) -> None:
     """All records of a compressed message but its last resume at its start, and are left out again one by one."""
     seen: list[bytes] = []

@@ -513,6 +513,6 @@ async def test_memory_behind_a_handler_that_hangs_is_bounded(order: Any) -> None
         while span is not None:
             spans, span = spans + 1, span._next
         assert progress.outstanding == 20_000 and spans == 2
-        assert len(consumer._pools[0]._queues._queues) == 1
+        assert len(consumer._owned.pools[0]._queues._queues) == 1
         gate.set()
         await until(lambda: progress.position == 20_000)

@@ -6,7 +6,7 @@ line read defaults and rules from here. `odradek.arguments` is the mechanism.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, NoReturn, TypedDict
@@ -20,6 +20,7 @@ from odradek.types import EARLIEST, AtTime, KiB, MiB, PositionSpec, StartPositio
 
 __all__ = [
     "BATCHES",
+    "CALLBACK",
     "DRIVER",
     "HEADERS",
     "LARGEST_MESSAGE",
@@ -35,6 +36,8 @@ __all__ = [
     "partition",
     "start_position",
 ]
+
+CALLBACK = "a coroutine function that takes a list of partitions"
 
 MAX_POSITION = (1 << 63) - 1
 """Positions are signed 64-bit numbers on the wire, in every Kafka version."""
@@ -428,6 +431,43 @@ class ConsumerOptions(TypedDict, total=False):
             arguments.seconds(),
             "How long (s) a rebalance waits for batches and handlers in progress. In 0.7 other members give up "
             "claiming partitions after 8 s with Scala's defaults (4 attempts, 2 s apart).",
+        ),
+    ]
+    on_assigned: Annotated[
+        Callable[[list[TopicPartition]], Awaitable[Mapping[TopicPartition, StartPosition] | None]] | None,
+        Option(
+            None,
+            arguments.optional(arguments.function(CALLBACK)),
+            "Called with partitions that this member is given in addition to those that it has, before anything of "
+            "them is fetched. It may return where some of them begin, whatever the group has committed: a mapping of "
+            "partitions to positions.",
+        ),
+    ]
+    on_revoked: Annotated[
+        Callable[[list[TopicPartition]], Awaitable[object]] | None,
+        Option(
+            None,
+            arguments.optional(arguments.function(CALLBACK)),
+            "Called with partitions that this member gives up, in a rebalance or because it leaves: after their "
+            "delivery has stopped and their handlers have ended, before the last commit and their release.",
+        ),
+    ]
+    on_lost: Annotated[
+        Callable[[list[TopicPartition]], Awaitable[object]] | None,
+        Option(
+            None,
+            arguments.optional(arguments.function(CALLBACK)),
+            "Called with partitions that the group gave away without asking, because this member was not heard of for "
+            "too long: nothing can be committed for them. None: `on_revoked` is called.",
+        ),
+    ]
+    callback_within: Annotated[
+        float,
+        Option(
+            10.0,
+            arguments.seconds(above=True),
+            "How long (s) each call of these three may take. A call that takes longer is cancelled; that, and an error "
+            "that one raises, is raised from the next use of the consumer.",
         ),
     ]
     max_blocked: Annotated[

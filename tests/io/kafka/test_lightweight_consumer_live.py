@@ -6,7 +6,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import anyio.to_thread
@@ -14,6 +14,7 @@ import pytest
 
 import odradek as od
 from odradek.client.consumer.consumer import Consumer
+from odradek.client.consumer.owned_partitions import OwnedPartitions
 from odradek.client.options import Tuning
 from odradek.core.interfaces import Assignment
 from odradek.core.kafka.group_effects import Assign, Lost, Revoke
@@ -75,12 +76,8 @@ def trace(monkeypatch: pytest.MonkeyPatch) -> LightweightTrace:
     return trace
 
 
-class TracedConsumer(Consumer):
-    """A consumer that tells the trace what its membership has it do.
-
-    Attributes:
-        stopped: For each time that fetchers stopped: the partitions still fetched then.
-    """
+class TracedPartitions(OwnedPartitions):
+    """What a consumer owns, which tells the trace what its membership has it do."""
 
     trace: LightweightTrace
     stopped: list[list[TopicPartition]]
@@ -92,20 +89,33 @@ class TracedConsumer(Consumer):
 
     async def revoke(self, partitions: Collection[TopicPartition]) -> None:
         await super().revoke(partitions)
-        self.stopped.append(self.partitions)
+        self.stopped.append(sorted(self.fetcher.cursors))
         self.trace.carried_out(Revoke(frozenset(partitions)))
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
         super().lost(partitions)
-        self.stopped.append(self.partitions)
+        self.stopped.append(sorted(self.fetcher.cursors))
         self.trace.carried_out(Lost(frozenset(partitions)))
+
+
+class TracedConsumer(Consumer):
+    """A consumer with such partitions.
+
+    Attributes:
+        stopped: For each time that fetchers stopped: the partitions still fetched then.
+    """
+
+    stopped: list[list[TopicPartition]]
 
 
 def consumer_of(driver: KafkaDriver, topic: str, trace: LightweightTrace) -> TracedConsumer:
     consumer = TracedConsumer(
         driver, topic, group=topic, group_protocol="classic", assignors=["range"], commit_every=None
     )
-    consumer.trace, consumer.stopped = trace, []
+    consumer._owned.__class__ = TracedPartitions
+    owned = cast(TracedPartitions, consumer._owned)
+    owned.trace, owned.stopped = trace, []
+    consumer.stopped = owned.stopped
     return consumer
 
 

@@ -12,7 +12,7 @@ at least once. Positions are stored in the background, one commit at a time, alw
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self, Unpack, cast
@@ -21,19 +21,18 @@ import anyio
 
 from odradek import arguments
 from odradek.client.consumer.base import PartitionReaderBase
+from odradek.client.consumer.callbacks import RebalanceCallbacks
 from odradek.client.consumer.committer import Committer
 from odradek.client.consumer.each import HANDLER, HandlerPool
 from odradek.client.consumer.fetch_settings import fetch_settings
 from odradek.client.consumer.fetcher import Fetcher
 from odradek.client.consumer.group_batches import GroupBatch, GroupStream, GroupTable
-from odradek.client.consumer.positions import resolve_positions
+from odradek.client.consumer.owned_partitions import OwnedPartitions
 from odradek.client.consumer.statistics import ConsumerStatistics
 from odradek.client.consumer.streams import ArrowTables, Batches
 from odradek.client.options import DRIVER, ConsumerOptions, HandlerArguments, Tuning
-from odradek.core.fetch.cursor import Cursor
-from odradek.core.fetch.progress import PartitionProgress
-from odradek.core.interfaces import Assignment, Membership, ProtocolDriver, RoutingTable, Subscription
-from odradek.core.states import CONSUMER, ConsumerEvent, ConsumerState, OwnershipEvent, OwnershipState
+from odradek.core.interfaces import Membership, ProtocolDriver, Subscription
+from odradek.core.states import ConsumerEvent, ConsumerState, OwnershipEvent
 from odradek.errors import DeadlineError, GroupError, OdradekError
 from odradek.io.notifier import Notifier
 from odradek.types import Columns, MiB, Position, Record, StartPosition, TopicPartition
@@ -99,37 +98,41 @@ class Consumer(PartitionReaderBase):
             chosen["assignors"],
             chosen["group_protocol"],
             chosen["commit_metadata"],
-            chosen["revoke_within"],
+            chosen["revoke_within"] + _callback_time(chosen),
             chosen["max_blocked"],
         )
-        self._start, self._commit_every = start, chosen["commit_every"]
+        self._commit_every = chosen["commit_every"]
         self._dead_letter_producer = chosen["dead_letter_producer"]
         self._revoke_within, self._join_within = chosen["revoke_within"], chosen["join_within"]
         self._exit_within, self._read_ahead_bytes = chosen["exit_within"], chosen["read_ahead_bytes"]
-        self._state = CONSUMER.start
-        self._assignment: Mapping[TopicPartition, int] = {}
-        self._progress: dict[TopicPartition, PartitionProgress] = {}
-        self._progress_changed = Notifier()
         self._membership_ended = Notifier()
-        self._pools: list[HandlerPool] = []
         self._membership_scope: anyio.CancelScope
         self._membership: Membership = driver.membership(self._subscription)
-        self._assigned = self._revoked = self._lost = 0
-        self._compared: RoutingTable | None = None
-        fetcher = Fetcher(
+        self._owned = owned = OwnedPartitions(driver, chosen["group"], start, self._revoke_within)
+        self._progress = owned.progress
+        fetcher = owned.fetcher = Fetcher(
             driver,
             settings,
             group=chosen["group"],
-            on_table=lambda _: self._compare_topics(),
-            on_resolved=self._on_position_resolved,
-            on_out_of_range=self._on_out_of_range,
+            on_table=lambda _: owned.compare_topics(),
+            on_resolved=owned.on_position_resolved,
+            on_out_of_range=owned.on_out_of_range,
         )
-        self._committer = Committer(
+        owned.callbacks = self._callbacks = RebalanceCallbacks(
+            chosen["group"],
+            on_assigned=chosen["on_assigned"],
+            on_revoked=chosen["on_revoked"],
+            on_lost=chosen["on_lost"],
+            within=chosen["callback_within"],
+            spawn=fetcher.spawn,
+            failed=fetcher.fail,
+        )
+        self._committer = owned.committer = Committer(
             self._subscription.group,
             self._progress,
             self._membership,
             self._record_progress,
-            self._progress_changed,
+            owned.progress_changed,
             fetcher.observation,
         )
         self._stream = GroupStream(fetcher, self._deliver)
@@ -138,7 +141,8 @@ class Consumer(PartitionReaderBase):
         )
         """The streams: each iterates over its own share of the partitions (`async for`, `batches`), for one task each.
         Iterating over the consumer itself takes from all of them."""
-        super().__init__(driver, fetcher, [self._stream, *self.streams])
+        owned.streams = (self._stream, *self.streams)
+        super().__init__(driver, fetcher, [*owned.streams])
 
     # ---- iterating ------------------------------------------------------------------------------------------
 
@@ -200,15 +204,15 @@ class Consumer(PartitionReaderBase):
             arguments.resolve(HandlerArguments, options),
             self._fetcher,
             self._progress.__getitem__,
-            self._progress_changed,
+            self._owned.progress_changed,
             self._read_ahead_bytes,
             self._revoke_within,
         )
-        self._pools.append(pool)
+        self._owned.pools.append(pool)
         try:
             await pool.run(self._dead_letter_producer)
         finally:
-            self._pools.remove(pool)
+            self._owned.pools.remove(pool)
             self._deliver_again(pool.unfinished())
 
     def _deliver(self, partition: TopicPartition, columns: Columns) -> GroupBatch:
@@ -220,11 +224,11 @@ class Consumer(PartitionReaderBase):
                 partition,
                 UNCOMMITTED_WARNING,
             )
-        return GroupBatch(partition, columns, span, self._progress_changed, self._committer)
+        return GroupBatch(partition, columns, span, self._owned.progress_changed, self._committer)
 
     def _deliver_again(self, records: Iterable[Record]) -> None:
         """Continue these partitions at their first record that is not processed: `records` were not."""
-        self._compare_topics()
+        self._owned.compare_topics()
         for record in records:
             if record.partition not in self._fetcher.cursors:
                 continue  # revoked or lost
@@ -234,18 +238,18 @@ class Consumer(PartitionReaderBase):
             position = record.position if progress.position is None else progress.position
             inside = record.inner_index if position == record.position else 0
             self._continue_at(record.partition, position, inside)
-            self._restart(record.partition, position)
+            self._owned.restart(record.partition, position)
 
     # ---- state ----------------------------------------------------------------------------------------------
 
     @property
     def assignment(self) -> Mapping[TopicPartition, int]:
         """The partitions that this member owns now, each with its stream's number."""
-        return self._assignment
+        return self._owned.assignment
 
     @property
     def state(self) -> ConsumerState:
-        return self._state
+        return self._owned.state
 
     @property
     def consumer_id(self) -> str:
@@ -256,15 +260,15 @@ class Consumer(PartitionReaderBase):
         """Return `ConsumerStatistics`. It takes some microseconds for each partition; no request is sent."""
         return ConsumerStatistics(
             **self._counters(),
-            assigned=self._assigned,
-            revoked=self._revoked,
-            lost=self._lost,
+            assigned=self._owned.assigned,
+            revoked=self._owned.revoked,
+            lost=self._owned.losses,
             commits=self._committer.commits,
             failed_commits=self._committer.failed_commits,
         )
 
     def __repr__(self) -> str:
-        return f"<Consumer of {self._subscription.group} {self._state.name} {len(self.assignment)} partitions>"
+        return f"<Consumer of {self._subscription.group} {self.state.name} {len(self.assignment)} partitions>"
 
     def seek(self, partition: TopicPartition, start: StartPosition) -> None:
         """Continue at `start`, for the whole group: the next commit stores it. Calling `done()` on batches delivered
@@ -273,12 +277,7 @@ class Consumer(PartitionReaderBase):
         Raises ConfigError for a partition that is not assigned to this member.
         """
         super().seek(partition, start)
-        self._restart(partition, Position(start) if isinstance(start, int) else None)
-
-    def _restart(self, partition: TopicPartition, position: Position | None) -> None:
-        """Count what is done of a partition from another position on, in the topic that there is now."""
-        topic_id = self._driver.metadata.table.topic_id(partition.topic)
-        self._progress[partition] = self._progress[partition].restart(position, topic_id)
+        self._owned.restart(partition, Position(start) if isinstance(start, int) else None)
 
     # ---- commits --------------------------------------------------------------------------------------------
 
@@ -295,144 +294,14 @@ class Consumer(PartitionReaderBase):
 
         Cancellation: positions being stored may be stored or not; either is safe.
         """
-        self._fetcher.check()
+        if self._owned.state is not ConsumerState.LEAVING:  # `on_revoked` may commit then
+            self._fetcher.check()
         return await self._committer.commit()
 
-    async def _on_position_resolved(self, partition: TopicPartition, position: Position) -> None:
-        """Continue the group at the position that the broker named (EARLIEST or LATEST, or out of range)."""
-        if self._is_delivered(partition):
-            self._restart(partition, position)
-            await self._committer.commit_or_log("of a new position", [partition])
-
-    def _on_out_of_range(self, partition: TopicPartition) -> None:
-        """Commit nothing of what was delivered before the new position is known."""
-        if (progress := self._progress.get(partition)) is not None:
-            progress.log_gone = True
-
-    def _compare_topics(self) -> None:
-        """Use the topics that there are now: nothing is committed of one that was deleted and made again."""
-        table = self._driver.metadata.table
-        if table is not self._compared:
-            self._compared = table
-            for partition, progress in self._progress.items():
-                progress.compare_topic(table.topic_id(partition.topic))
-
-    # ---- the group: core.interfaces.RebalanceListener -------------------------------------------------------
-
-    async def assign(self, assignment: Assignment) -> None:
-        """Begin to deliver partitions, in addition to those that are delivered already."""
-        if self._state is ConsumerState.LEAVING:
-            return  # decided before the membership was told to end, which releases them
-        self._assigned += bool(assignment.partitions)
-        committed = assignment.committed
-        topic_id = self._driver.metadata.table.topic_id
-        added = {
-            p: PartitionProgress(committed.get(p), committed.get(p), topic_id(p.topic)) for p in assignment.partitions
-        }
-        self._progress.update(added)
-        self._assignment = {**self._assignment, **assignment.partitions}
-        unknown = {p: self._start for p, progress in added.items() if progress.position is None}
-        resolved, _ = await resolve_positions(self._driver, unknown)  # the fetcher asks again for those that failed
-        for partition, position in resolved.items():
-            if self._is_delivered(partition):
-                progress = self._progress[partition]
-                progress = self._progress[partition] = progress.restart(position, progress.topic_id)
-                progress.compare_topic(self._driver.metadata.table.topic_id(partition.topic))
-        self._transition(ConsumerEvent.ASSIGN)
-        delivered = {p: self._progress[p] for p in added if self._is_delivered(p)}  # not lost meanwhile
-        self._fetcher.add(
-            Cursor(
-                p,
-                self._start if progress.position is None else progress.position,
-                stream=assignment.partitions[p],
-                topic_id=progress.topic_id,
-            )
-            for p, progress in delivered.items()
-        )
-
-    async def revoke(self, partitions: Collection[TopicPartition]) -> None:
-        """Stop delivering these, wait for their records being processed, commit. Others are delivered without a pause.
-
-        Bounded by `revoke_within` and one commit.
-        """
-        self._revoked += bool(partitions)
-        self._stop_delivery(partitions)
-        if not await self._wait_until_idle(partitions, 0.8 * self._revoke_within):
-            log.warning(
-                "%s: slow: consumer %s still processes records of %s: the rebalance waits %.3g s more, then other "
-                "members get them, too",
-                self._subscription.group,
-                self.consumer_id,
-                self._processed_now(partitions),
-                0.2 * self._revoke_within,
-            )
-            for pool in self._pools:
-                pool.cancel(partitions)
-            if not await self._wait_until_idle(partitions, 0.2 * self._revoke_within):
-                group, busy = self._subscription.group, self._processed_now(partitions)
-                log.warning("%s: rebalance continues without %s", group, busy)
-        await self._committer.commit_or_log("before release", partitions)
-        self._clear_assignment(partitions, OwnershipEvent.RELEASE)
-
-    def lost(self, partitions: Collection[TopicPartition]) -> None:
-        """Stop at once: the session expired, others own these partitions, and nothing may be committed."""
-        self._lost += bool(partitions)
-        self._transition(ConsumerEvent.EXPIRE)
-        self._stop_delivery(partitions)
-        for pool in self._pools:
-            pool.cancel(partitions)
-        self._committer.abort()
-        self._clear_assignment(partitions, OwnershipEvent.LOSE)
-        self._progress_changed.notify()
-
-    def _processed_now(self, partitions: Collection[TopicPartition]) -> str:
-        """Return which of these have records that are being processed, in words."""
-        return ", ".join(str(p) for p in partitions if p in self._progress and self._progress[p].in_hand)
-
-    def _is_delivered(self, partition: TopicPartition) -> bool:
-        progress = self._progress.get(partition)
-        return progress is not None and progress.state is OwnershipState.OWNED
-
-    def _stop_delivery(self, partitions: Collection[TopicPartition]) -> None:
-        for partition in partitions:
-            if (progress := self._progress.get(partition)) is not None:
-                progress.apply(OwnershipEvent.REVOKE)
-        for stream in self._all_group_streams:
-            stream.take_back(partitions)
-        self._fetcher.remove(partitions)
-        for pool in self._pools:
-            pool.drop(partitions)
-
-    async def _wait_until_idle(self, partitions: Collection[TopicPartition], seconds: float) -> bool:
-        """Wait until no record of these is being processed. Returns False if that takes longer than `seconds`."""
-        deadline = anyio.current_time() + seconds
-        while True:
-            version = self._progress_changed.version
-            owned = [p for p in partitions if p in self._progress]
-            if not any(self._progress[p].in_hand for p in owned) and not any(pool.busy(owned) for pool in self._pools):
-                return True
-            left = deadline - anyio.current_time()
-            if left <= 0:
-                return False
-            await self._progress_changed.wait(version, left)
-
-    def _clear_assignment(self, partitions: Collection[TopicPartition], event: OwnershipEvent) -> None:
-        for partition in partitions:
-            if (progress := self._progress.pop(partition, None)) is not None:
-                progress.apply(event)
-        self._assignment = {p: stream for p, stream in self._assignment.items() if p in self._progress}
-
-    def _transition(self, event: ConsumerEvent) -> None:
-        self._state = CONSUMER.after(self._state, event)
-
     def _record_progress(self) -> None:
-        self._compare_topics()
-        for stream in self._all_group_streams:
+        self._owned.compare_topics()
+        for stream in self._owned.streams:
             stream.record_progress()
-
-    @property
-    def _all_group_streams(self) -> Sequence[GroupStream]:
-        return (self._stream, *self.streams)
 
     # ---- entering and leaving -------------------------------------------------------------------------------
 
@@ -446,7 +315,7 @@ class Consumer(PartitionReaderBase):
         """
         self._enter_once()
         self._membership_scope = anyio.CancelScope()
-        self._transition(ConsumerEvent.ENTER)
+        self._owned.transition(ConsumerEvent.ENTER)
         await self._fetcher.__aenter__()
         self._fetcher.spawn(self._run_membership)
         if self._commit_every is not None:
@@ -460,7 +329,7 @@ class Consumer(PartitionReaderBase):
 
     async def _wait_until_joined(self) -> None:
         deadline = anyio.current_time() + self._join_within
-        while self._state is not ConsumerState.RUNNING:
+        while self._owned.state is not ConsumerState.RUNNING:
             version = self._fetcher.available.version
             self._fetcher.check()
             left = deadline - anyio.current_time()
@@ -478,10 +347,10 @@ class Consumer(PartitionReaderBase):
         try:
             with self._membership_scope:
                 observation = self._fetcher.observation
-                listener = self if observation is None else observation.listener(self, self._membership)
+                listener = self._owned if observation is None else observation.listener(self._owned, self._membership)
                 await self._membership.run(listener)
         except Exception:
-            self._transition(ConsumerEvent.DIE)
+            self._owned.transition(ConsumerEvent.DIE)
             raise
         finally:
             self._membership_ended.notify()
@@ -494,26 +363,26 @@ class Consumer(PartitionReaderBase):
         Cancellation while it runs: not by anyio's scopes and trio; a native `Task.cancel` ends the step it interrupts
         and is raised after the others. Partitions that are not released then are released in the background.
         """
-        if self._state in (ConsumerState.LEAVING, ConsumerState.CLOSED):  # left already, by a call of this method
+        if self._owned.state in (ConsumerState.LEAVING, ConsumerState.CLOSED):  # left already, by a call of this method
             await self._fetcher.__aexit__(kind, error, trace)
             return
         errors: list[Exception] = []
         begun = anyio.current_time()
         try:
             self._fetcher.close()
-            self._stop_delivery(tuple(self._progress))
+            self._owned.stop_delivery(tuple(self._progress))
             if kind is None:  # the block ended in order: its current record is done
-                for stream in self._all_group_streams:
+                for stream in self._owned.streams:
                     stream.finish_current()
-            self._transition(ConsumerEvent.EXIT)
+            self._owned.transition(ConsumerEvent.EXIT)
             await self._leave(errors)
         finally:
             try:
                 await self._fetcher.__aexit__(kind, error, trace)
             finally:
-                self._stop_delivery(tuple(self._progress))  # also of what was assigned during the exit
-                self._clear_assignment(tuple(self._progress), OwnershipEvent.RELEASE)
-                self._transition(ConsumerEvent.LEFT)
+                self._owned.stop_delivery(tuple(self._progress))  # also of what was assigned during the exit
+                self._owned.clear(tuple(self._progress), OwnershipEvent.RELEASE)
+                self._owned.transition(ConsumerEvent.LEFT)
                 if (observation := self._fetcher.observation) is not None:
                     observation.left(begun)
         if self._fetcher.failure is not None and not self._fetcher.failure_seen:
@@ -527,11 +396,14 @@ class Consumer(PartitionReaderBase):
         """Commit and release, within one budget. Every step is made, even if its time is over: then it only begins,
         and the membership releases the rest in the background."""
         deadline = anyio.current_time() + self._exit_within
-        self._membership_scope.cancel()
+        self._callbacks.close()
         async with AsyncExitStack() as stack:  # every step, also when a native cancellation ends one of them
             stack.push_async_callback(self._step, errors, deadline, self._membership.leave)
             stack.push_async_callback(self._step, errors, deadline, self._committer.commit)
-            await self._step(errors, deadline, self._await_membership)
+            stack.push_async_callback(self._step, errors, deadline, self._callbacks.revoked)
+            stack.push_async_callback(self._step, errors, deadline, self._await_membership)
+            stack.callback(self._membership_scope.cancel)
+            await self._step(errors, deadline, self._callbacks.drain)  # which the membership may be waiting for
         if anyio.current_time() >= deadline:
             errors.insert(
                 0, DeadlineError(f"leaving group {self._subscription.group}{self._left()}", self._exit_within)
@@ -555,6 +427,13 @@ class Consumer(PartitionReaderBase):
     async def _await_membership(self) -> None:
         while not self._membership_ended.version:
             await self._membership_ended.wait(0)
+
+
+def _callback_time(chosen: ConsumerOptions) -> float:
+    """Return how much longer a rebalance may take because of the user's functions (s): the call that is being made when
+    it begins, and the one for the partitions that are given up."""
+    functions = [chosen["on_assigned"], chosen["on_revoked"] or chosen["on_lost"]]
+    return chosen["callback_within"] * sum(function is not None for function in functions)
 
 
 _TOPIC = arguments.text("a topic name")

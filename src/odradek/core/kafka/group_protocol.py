@@ -62,9 +62,9 @@ def group_protocol(subscription: Subscription, settings: MemberSettings, version
         raise Unsupported("a fixed consumer id (a static member)", "Kafka 2.3")
     if not versions.has_rebalance_timeout and subscription.revoke_within >= settings.session_timeout_s:
         raise ConfigError(
-            f"revoke_within={subscription.revoke_within:g}: brokers before 0.10.1 remove a member that takes longer to "
-            f"give up its partitions than its session timeout, {settings.session_timeout_s:g} s: use less, or a longer "
-            "Tuning.session_timeout"
+            f"revoke_within={subscription.revoke_within:g} (with callback_within for each callback): brokers before "
+            "0.10.1 remove a member that takes longer to give up its partitions than its session timeout, "
+            f"{settings.session_timeout_s:g} s: use less, or a longer Tuning.session_timeout"
         )
     if subscription.group_protocol is None:
         automatic = versions.has_consumer_protocol and subscription.assignors is None
