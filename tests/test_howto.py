@@ -299,6 +299,19 @@ async def test_rebalances(tmp_path: Path) -> None:
     assert database.rows == [*ROWS[:5], *ROWS[3:5]]
 
 
+@pytest.mark.anyio
+async def test_positions(tmp_path: Path) -> None:
+    cluster = MemoryCluster(topics={"orders": 1})
+    cluster.append("orders", ROWS[:5])
+    names, partition = run_page("positions.md", tmp_path), od.TopicPartition("orders", 0)
+    async with cluster.connect() as k, anyio.create_task_group() as tasks:
+        tasks.start_soon(names["every_hundredth"], k)
+        with anyio.fail_after(60):
+            while cluster.committed("billing") != {partition: 5}:
+                await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+
+
 async def published(url: str, topic: str, count: int) -> None:
     """The broker tells ZooKeeper of a new topic's partitions a moment after it has appended to them."""
     with anyio.fail_after(30):

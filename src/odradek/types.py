@@ -22,6 +22,7 @@ __all__ = [
     "AtTime",
     "Broker",
     "Columns",
+    "CommittedPosition",
     "GiB",
     "Headers",
     "KiB",
@@ -70,6 +71,13 @@ class AtTime(NamedTuple):
 
 StartPosition = Position | int | PositionSpec | AtTime
 """A position to start or stop reading at."""
+
+
+class CommittedPosition(NamedTuple):
+    """A position that a group has committed, and the text that was stored with it."""
+
+    position: Position
+    metadata: str = ""
 
 
 class Broker(NamedTuple):

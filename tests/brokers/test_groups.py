@@ -110,6 +110,28 @@ async def test_callbacks_name_what_each_protocol_moves(
             assert calls == [("assigned", everything), *joined, *back, ("revoked", everything)]
 
 
+@pytest.mark.parametrize(("protocol", "since"), [("classic", (0, 9)), ("consumer", (4,))])
+async def test_chosen_positions_are_stored_with_their_texts(
+    kafka: KafkaBroker, topic: str, protocol: Any, since: tuple[int, ...]
+) -> None:
+    kafka.create_topic(topic, PARTITIONS)
+    if not has(kafka, since):
+        return
+    async with connect(kafka) as cluster, cluster.producer() as out:
+        one, two, three = [od.TopicPartition(topic, number) for number in range(PARTITIONS)]
+        for partition in (one, two, three):
+            for _ in range(3):
+                await out.send(topic, b"v", partition=partition)
+        options: dict[str, Any] = {"group": topic, "group_protocol": protocol, "join_within": WITHIN_S}
+        with anyio.fail_after(WITHIN_S):
+            async with cluster.consumer(topic, commit_metadata="usual", **options) as consumer:
+                await until(lambda: len(consumer.assignment) == PARTITIONS)
+                await consumer.commit({one: (2, "h\u00e4nd"), two: 1})
+                assert await consumer.committed() == {one: (2, "h\u00e4nd"), two: (1, "usual"), three: None}
+            async with cluster.consumer(topic, **options) as consumer:
+                await until(lambda: consumer.positions() == {one: 2, two: 1, three: 0})
+
+
 async def test_positions_are_stored_for_a_group_from_0_8_1_on(kafka: KafkaBroker, topic: str, ran: Ran) -> None:
     kafka.create_topic(topic, PARTITIONS)
     async with connect(kafka) as cluster:

@@ -19,6 +19,7 @@ import anyio.lowlevel
 
 from odradek.core.admin import ClusterAdmin
 from odradek.core.interfaces import (
+    NO_METADATA,
     Assignment,
     ClusterStatistics,
     DecoderOptions,
@@ -38,7 +39,7 @@ from odradek.core.produce.partitioners import Partitioner
 from odradek.errors import ConnectionLost, SessionExpired, Unreachable
 from odradek.io.kafka07.log_access import Kafka07LogAccess
 from odradek.io.notifier import Notifier
-from odradek.types import EARLIEST, AtTime, Broker, Position, PositionSpec, TopicPartition
+from odradek.types import EARLIEST, AtTime, Broker, CommittedPosition, Position, PositionSpec, TopicPartition
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set
 from odradek.wire.kafka07.responses import broker_error
@@ -170,7 +171,14 @@ class Offsets:
     async def fetch(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Position | None]:
         return {p: self.stored.get(p) for p in partitions}
 
-    async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
+    async def fetch_with_metadata(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, CommittedPosition | None]:
+        return {p: None if (at := self.stored.get(p)) is None else CommittedPosition(at) for p in partitions}
+
+    async def commit(
+        self, positions: Mapping[TopicPartition, Position], metadata: Mapping[TopicPartition, str] = NO_METADATA
+    ) -> None:
         await anyio.lowlevel.checkpoint()
         self.stored.update(positions)
 
@@ -234,7 +242,9 @@ class Member:
         lost, self.owned = frozenset(self.owned), set()
         self._listener.lost(lost)
 
-    async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
+    async def commit(
+        self, positions: Mapping[TopicPartition, Position], metadata: Mapping[TopicPartition, str] = NO_METADATA
+    ) -> None:
         if not positions.keys() <= self.owned:
             raise SessionExpired("not owned any more")
         await self._offsets.commit(positions)

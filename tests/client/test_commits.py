@@ -13,7 +13,7 @@ from tests.client.one_member import consuming, make_cluster, numbered, tp, until
 
 from odradek.client.consumer.consumer import Consumer
 from odradek.client.consumer.group_batches import GroupBatch
-from odradek.core.interfaces import Membership
+from odradek.core.interfaces import NO_METADATA, Membership
 from odradek.errors import DeadlineError, ZooKeeperError
 from odradek.types import LATEST, Position, TopicPartition
 
@@ -123,7 +123,9 @@ class Unanswered:
         self.membership, self.end = membership, end
         self.stored = anyio.Event()
 
-    async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
+    async def commit(
+        self, positions: Mapping[TopicPartition, Position], metadata: Mapping[TopicPartition, str] = NO_METADATA
+    ) -> None:
         await self.membership.commit(positions)
         self.stored.set()
         if self.end is not None:

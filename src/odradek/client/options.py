@@ -21,9 +21,11 @@ from odradek.types import EARLIEST, AtTime, KiB, MiB, PositionSpec, StartPositio
 __all__ = [
     "BATCHES",
     "CALLBACK",
+    "COMMIT_METADATA",
     "DRIVER",
     "HEADERS",
     "LARGEST_MESSAGE",
+    "MAX_POSITION",
     "TABLES",
     "TIMESTAMP",
     "TUNING",
@@ -119,6 +121,9 @@ def _refuse_word(name: str, value: object, allowed: str) -> NoReturn:
 def _partitioner() -> arguments.Rule:
     return arguments.optional(arguments.function("a partitioner: a callable (topic, key, count) -> index or None"))
 
+
+COMMIT_METADATA = arguments.text("a text", at_least=0, at_most=4096)
+"""Texts that are stored with committed positions."""
 
 COMPRESSION = arguments.choice("none", "gzip", "snappy", "lz4", "zstd")
 """Compression types of all Kafka versions; a cluster refuses those it lacks (`ProtocolDriver.compressions`)."""
@@ -419,7 +424,7 @@ class ConsumerOptions(TypedDict, total=False):
         str,
         Option(
             "",
-            arguments.text("a text", at_least=0, at_most=4096),
+            COMMIT_METADATA,
             "Text that is stored with every committed position, such as the name of this host (Kafka 0.9 and later; "
             "brokers take 4096 bytes by default).",
         ),

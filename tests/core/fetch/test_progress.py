@@ -52,6 +52,32 @@ def test_the_starting_position_is_worth_storing_when_nothing_is_stored() -> None
     assert PartitionProgress(None).to_commit is None
 
 
+def test_a_chosen_position_ends_what_is_before_it_and_is_never_gone_behind() -> None:
+    progress = PartitionProgress(P(0))
+    first, second, third = (progress.deliver(P(n)) for n in (10, 20, 30))
+    first.abandon()
+    progress.process_until(P(20))
+    assert progress.position == 20 and (progress.in_hand, progress.outstanding) == (1, 1)
+    assert second.done() and first.done(), "they count, and change nothing"
+    third.reach(P(15))
+    progress.process_until(P(5))
+    assert progress.position == 20
+    third.reach(P(25))
+    assert progress.position == 25
+    progress.process_until(P(40))
+    fourth = progress.deliver(P(35))
+    assert progress.position_after({fourth}) == 40
+    assert third.done() and fourth.done() and progress.position == 40
+    assert progress.deliver(P(50)).done() and progress.position == 50
+    assert (progress.in_hand, progress.outstanding) == (0, 0)
+
+
+def test_a_chosen_position_where_none_is_known() -> None:
+    progress = PartitionProgress(None)
+    progress.process_until(P(7))
+    assert progress.to_commit == 7
+
+
 def test_what_a_transaction_stores_is_not_worth_storing() -> None:
     progress = PartitionProgress(P(0))
     span = progress.deliver(P(10))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 
 import anyio
 
 from odradek.client.consumer.observation import ReaderObservation
 from odradek.core.fetch.progress import DeliveredSpan, PartitionProgress
-from odradek.core.interfaces import Membership
+from odradek.core.interfaces import NO_METADATA, Membership
 from odradek.errors import GroupError, OdradekError, UsageError
 from odradek.io.notifier import Notifier
 from odradek.types import Position, TopicPartition
@@ -59,26 +59,64 @@ class Committer:
             names = self._progress.keys() if partitions is None else self._progress.keys() & set(partitions)
             chosen = {p: self._progress[p] for p in names}
             due = {p: at for p, progress in chosen.items() if (at := progress.to_commit) is not None}
-            if not due:
-                return {}
-            # Until the response says so, nothing counts as stored: the commit may be cancelled, or have no response.
-            for partition in due:
-                self._progress[partition].committed = None
-            outcomes_known, self._outcomes_known = self._outcomes_known, False
-            with anyio.CancelScope() as self._scope:
-                await self._store(due)
-            if self._scope.cancelled_caught:
-                return {}
-            self._outcomes_known = True
-            # One of unknown outcome may still be on its way on another connection, and replace this one: the next
-            # commit stores these positions again.
-            for partition in due if outcomes_known else ():
-                chosen[partition].committed = due[partition]
-            return due
+            return await self._store(due) if due else {}
 
-    async def _store(self, positions: Mapping[TopicPartition, Position]) -> None:
+    async def commit_at(
+        self, positions: Mapping[TopicPartition, Position], metadata: Mapping[TopicPartition, str]
+    ) -> dict[TopicPartition, Position]:
+        """Store and return these positions, with texts for some of them. What is before them counts as done.
+
+        Raises:
+            GroupError: A partition is not assigned, or its topic was deleted and made again. Nothing is stored.
+            UsageError: Transactions store the positions of a partition. Nothing is stored.
+        """
+        async with self._one_at_a_time:
+            self._mark_current()
+            chosen = {p: self._owned(p) for p in positions}
+            if not chosen:
+                return {}
+            stored = await self._store(positions, metadata)
+            for partition, position in stored.items():
+                chosen[partition].process_until(position)
+            self._changed.notify()
+            return stored
+
+    async def committed(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Position | None]:
+        """Return the stored positions, while none are being stored."""
+        async with self._one_at_a_time:
+            return await self.membership.committed(partitions)
+
+    def _owned(self, partition: TopicPartition) -> PartitionProgress:
+        progress = self._progress.get(partition)
+        if progress is None or not progress.counts:
+            why = "not assigned to this member" if progress is None else "of a topic that was deleted and made again"
+            raise GroupError(f"{self._group}: {partition} is {why}: not committed")
+        if progress.stored_by_transactions:
+            raise UsageError(f"{self._group}: {partition}: its position is stored by transactions: not committed")
+        return progress
+
+    async def _store(
+        self, due: Mapping[TopicPartition, Position], metadata: Mapping[TopicPartition, str] = NO_METADATA
+    ) -> dict[TopicPartition, Position]:
+        chosen = {partition: self._progress[partition] for partition in due}
+        # Until the response says so, nothing counts as stored: the commit may be cancelled, or have no response.
+        for progress in chosen.values():
+            progress.committed = None
+        outcomes_known, self._outcomes_known = self._outcomes_known, False
+        with anyio.CancelScope() as self._scope:
+            await self._count(self._request(due, metadata))
+        if self._scope.cancelled_caught:
+            return {}
+        self._outcomes_known = True
+        # One of unknown outcome may still be on its way on another connection, and replace this one: the next
+        # commit stores these positions again.
+        for partition in due if outcomes_known else ():
+            chosen[partition].committed = due[partition]
+        return {**due}
+
+    async def _count(self, commit: Awaitable[None]) -> None:
         try:
-            await self._request(positions)
+            await commit
         except OdradekError:
             self.failed_commits += 1
             raise

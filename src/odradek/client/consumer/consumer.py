@@ -22,6 +22,7 @@ import anyio
 from odradek import arguments
 from odradek.client.consumer.base import PartitionReaderBase
 from odradek.client.consumer.callbacks import RebalanceCallbacks
+from odradek.client.consumer.committed import check_partitions, split_positions
 from odradek.client.consumer.committer import Committer
 from odradek.client.consumer.each import HANDLER, HandlerPool
 from odradek.client.consumer.fetch_settings import fetch_settings
@@ -35,7 +36,7 @@ from odradek.core.interfaces import Membership, ProtocolDriver, Subscription
 from odradek.core.states import ConsumerEvent, ConsumerState, OwnershipEvent
 from odradek.errors import DeadlineError, GroupError, OdradekError
 from odradek.io.notifier import Notifier
-from odradek.types import Columns, MiB, Position, Record, StartPosition, TopicPartition
+from odradek.types import Columns, CommittedPosition, MiB, Position, Record, StartPosition, TopicPartition
 
 __all__ = ["Consumer"]
 
@@ -281,22 +282,54 @@ class Consumer(PartitionReaderBase):
 
     # ---- commits --------------------------------------------------------------------------------------------
 
-    async def commit(self) -> dict[TopicPartition, Position]:
+    async def commit(
+        self, positions: Mapping[TopicPartition, Position | int | tuple[Position | int, str]] | None = None
+    ) -> dict[TopicPartition, Position]:
         """Store the positions of everything done, now, and return them. The current record (iterating by record) is
         not done yet.
 
         Nothing is stored for partitions whose session expired meanwhile. After an error the positions are stored by
         the next commit.
 
+        Args:
+            positions: Store these instead: partition -> the position to continue at (`Record.next_position`,
+                `Batch.next_position`), or that and a text to be stored with it, as `committed` returns. Everything
+                before it counts as done from then on, whether it was delivered or not. Later commits never go back
+                behind it; a position before what is done already is stored until the next one.
+
         Raises:
             ZooKeeperError, BrokerError, DeadlineError, TransportError: Positions that were not stored, and why.
-            GroupError: The group gave the partitions to other members.
+            GroupError: The group gave the partitions to other members; or one of `positions` is not assigned.
+            UsageError: Transactions store the position of one of `positions`.
+            Unsupported: A text where only positions are stored (Kafka 0.7).
+            TypeError, ConfigError: `positions` is no such mapping.
 
         Cancellation: positions being stored may be stored or not; either is safe.
         """
         if self._owned.state is not ConsumerState.LEAVING:  # `on_revoked` may commit then
             self._fetcher.check()
-        return await self._committer.commit()
+        if positions is None:
+            return await self._committer.commit()
+        chosen, metadata = split_positions(positions)
+        self._owned.compare_topics()
+        return await self._committer.commit_at(chosen, metadata)
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, CommittedPosition | None]:
+        """Return what the group has committed, with the texts stored with it; None where nothing ever was.
+
+        Args:
+            partitions: Any partitions; None: those that are assigned to this member.
+
+        Raises:
+            ZooKeeperError, BrokerError, DeadlineError, TransportError: They could not be read.
+            TypeError, ConfigError: `partitions` has something else.
+
+        Cancellation: safe.
+        """
+        chosen = check_partitions(self.assignment if partitions is None else partitions)
+        return {**await self._driver.offsets(self._subscription.group).fetch_with_metadata(chosen)}
 
     def _record_progress(self) -> None:
         self._owned.compare_topics()

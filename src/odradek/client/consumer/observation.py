@@ -60,13 +60,14 @@ class ReaderObservation:
 
     async def commit(
         self,
-        commit: Callable[[Mapping[TopicPartition, Position]], Awaitable[None]],
+        commit: Callable[[Mapping[TopicPartition, Position], Mapping[TopicPartition, str]], Awaitable[None]],
         positions: Mapping[TopicPartition, Position],
+        metadata: Mapping[TopicPartition, str],
     ) -> None:
         """Commit, and report the outcome. A commit that is cancelled is no event: it has none."""
         begun = anyio.current_time()
         try:
-            await commit(positions)
+            await commit(positions, metadata)
         except OdradekError as error:
             self._committed(positions, begun, error)
             raise

@@ -146,7 +146,7 @@ class PartitionProgress:
     def position(self) -> Position | None:
         """Everything before this position is processed: it may be committed."""
         reached = None if self._first is None else self._first.reached
-        return self._floor if reached is None else reached
+        return self._floor if reached is None else self._not_before_floor(reached)
 
     @property
     def to_commit(self) -> Position | None:
@@ -160,7 +160,20 @@ class PartitionProgress:
         while span is not None and (span in spans or span.complete):
             position, left = span.next_position, left - (span in spans)
             span = span._next
-        return None if left else position
+        return None if left or position is None else self._not_before_floor(position)
+
+    def _not_before_floor(self, position: Position) -> Position:
+        return position if self._floor is None or position > self._floor else self._floor
+
+    def process_until(self, position: Position) -> None:
+        """Count everything before `position` as processed, whether it was delivered yet or not. Does nothing if more
+        than that is processed."""
+        while (span := self._first) is not None and span.next_position <= position:
+            span.abandon()
+            span.reached = span.next_position  # a later mark of it counts, and changes nothing
+            self.outstanding -= span._delivered
+            self._unlink(span)
+        self._floor = self._not_before_floor(position)
 
     def compare_topic(self, topic_id: bytes | None) -> None:
         """Compare its topic with the one that brokers have now; None: not known."""
@@ -187,7 +200,7 @@ class PartitionProgress:
             previous._delivered += span._delivered
             self._unlink(span)
         elif span is self._first:
-            self._floor = span.next_position
+            self._floor = self._not_before_floor(span.next_position)
             self.outstanding -= span._delivered
             self._unlink(span)
 

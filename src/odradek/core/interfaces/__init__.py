@@ -6,7 +6,7 @@ Produce, Fetch and group requests.
 
 from .driver import NOT_OPEN, BrokerClient, ClusterStatistics, PendingResult, ProtocolDriver
 from .fetch import DecoderOptions, LogDecoder, PartitionFetch
-from .groups import Assignment, Membership, OffsetStore, RebalanceListener, Subscription
+from .groups import NO_METADATA, Assignment, Membership, OffsetStore, RebalanceListener, Subscription
 from .logs import BYTES, RECORDS, Extent, Extents, LogAccess, PositionUnit, SplitPoint
 from .metadata import ClusterMetadata, RoutingTable
 from .produce import (
@@ -25,6 +25,7 @@ from .transactions import ConsumerPositions, DeliveredBatch, ProducerTransaction
 __all__ = [
     "BYTES",
     "NOT_OPEN",
+    "NO_METADATA",
     "RECORDS",
     "AckType",
     "AcquiredBatch",

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from odradek.types import Position, TopicPartition
+from odradek.types import CommittedPosition, Position, TopicPartition
 
-__all__ = ["Assignment", "Membership", "OffsetStore", "RebalanceListener", "Subscription"]
+__all__ = ["NO_METADATA", "Assignment", "Membership", "OffsetStore", "RebalanceListener", "Subscription"]
+
+
+NO_METADATA: Mapping[TopicPartition, str] = MappingProxyType({})
+"""No text for any of the positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +105,15 @@ class Membership(Protocol):
         """
         ...
 
-    async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Store positions of owned partitions, fenced by the session that owns them.
+    async def commit(
+        self, positions: Mapping[TopicPartition, Position], metadata: Mapping[TopicPartition, str] = NO_METADATA
+    ) -> None:
+        """Store positions of owned partitions, fenced by the session that owns them; with texts for some of them, in
+        place of `Subscription.commit_metadata`.
 
-        Raises SessionExpired when that session has ended: nothing is stored after it. Raises after trying all; a
-        partial failure names partitions that were not stored.
+        Raises Unsupported for a text where nothing but positions is stored. Raises SessionExpired when that session has
+        ended: nothing is stored after it. Raises after trying all; a partial failure names partitions that were not
+        stored.
         """
         ...
 
@@ -126,9 +135,16 @@ class OffsetStore(Protocol):
 
     async def fetch(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Position | None]: ...
 
-    async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
+    async def fetch_with_metadata(
+        self, partitions: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, CommittedPosition | None]: ...
+
+    async def commit(
+        self, positions: Mapping[TopicPartition, Position], metadata: Mapping[TopicPartition, str] = NO_METADATA
+    ) -> None:
         """Store them unfenced: a member that owns the partitions overwrites them with its next commit.
 
-        Raises after trying all; a partial failure names partitions that were not stored.
+        Raises Unsupported for a text where nothing but positions is stored. Raises after trying all; a partial failure
+        names partitions that were not stored.
         """
         ...

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import anyio
 
-from odradek.core.interfaces import Assignment, RebalanceListener
+from odradek.core.interfaces import NO_METADATA, Assignment, RebalanceListener
 from odradek.core.kafka.group_effects import Assign, Lost, Revoke
 from odradek.core.kafka.transaction_positions import TransactionPositions
 from odradek.core.kafka.transaction_requests import GroupMetadata, Offset
@@ -83,7 +83,9 @@ class KafkaMembership:
 
     # ---- positions -------------------------------------------------------------------------------------------
 
-    async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
+    async def commit(
+        self, positions: Mapping[TopicPartition, Position], metadata: Mapping[TopicPartition, str] = NO_METADATA
+    ) -> None:
         """Store positions of assigned partitions, fenced by the generation of the member.
 
         Raises:
@@ -93,7 +95,9 @@ class KafkaMembership:
             TransportError, DeadlineError: They may be stored or not.
         """
         self._in_transactions.forget(positions)
-        await self._offsets.commit(positions, token=lambda: self.token(positions), refused=self._runner.commit_refused)
+        await self._offsets.commit(
+            positions, metadata, token=lambda: self.token(positions), refused=self._runner.commit_refused
+        )
 
     def shares(self, access: CoordinatorAccess) -> bool:
         """Return True if this member belongs to the cluster of these coordinators."""

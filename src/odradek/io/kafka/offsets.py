@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import anyio
 
 from odradek.core.backoff import Backoff
+from odradek.core.interfaces import NO_METADATA
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.leader_epochs import LeaderEpochs
 from odradek.core.kafka.offsets import Committed, OffsetStep, commit_request, fetch_request, read_commit, read_fetch
@@ -20,7 +21,7 @@ from odradek.io.kafka.connection import VersionLimits
 from odradek.io.kafka.connections import BrokerConnections
 from odradek.io.kafka.coordinators import Coordinators, CoordinatorType
 from odradek.io.kafka.metadata import KafkaMetadata
-from odradek.types import Position, TopicPartition
+from odradek.types import CommittedPosition, Position, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.groups import OffsetCommitRequest, OffsetFetchRequest
 from odradek.wire.kafka.schema import Request, Response
@@ -81,6 +82,16 @@ class KafkaOffsets:
         offsets = await self.fetch_offsets(partitions)
         return {p: None if offset is None else Position(offset.offset) for p, offset in offsets.items()}
 
+    async def fetch_with_metadata(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, CommittedPosition | None]:
+        """Return the committed positions and their texts; None where none was ever committed. See `fetch_offsets`."""
+        offsets = await self.fetch_offsets(partitions)
+        return {
+            p: None if offset is None else CommittedPosition(Position(offset.offset), offset.metadata or "")
+            for p, offset in offsets.items()
+        }
+
     async def fetch_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Offset | None]:
         """Return the committed positions with the epochs and metadata that were stored with them. Cancellation: safe.
 
@@ -111,6 +122,7 @@ class KafkaOffsets:
     async def commit(
         self,
         positions: Mapping[TopicPartition, Position],
+        metadata: Mapping[TopicPartition, str] = NO_METADATA,
         *,
         token: Callable[[], GroupMetadata] | None = None,
         refused: Callable[[GroupMetadata, int], bool] | None = None,
@@ -124,6 +136,7 @@ class KafkaOffsets:
 
         Args:
             positions: By partition; in the topics that are known when this is called.
+            metadata: Texts to be stored with some of them, in place of that of this object.
             token: Returns what proves that a member owns them, before each attempt; None: they are stored unfenced,
                 which brokers refuse while the group has members.
             refused: Called with the token that was sent, and with each error. Returns True if the positions are to be
@@ -131,13 +144,15 @@ class KafkaOffsets:
 
         Raises:
             BrokerError, TransportError, DeadlineError: Names partitions that were not stored, and why.
-            Unsupported: The brokers are older than 0.8.1.
+            Unsupported: The brokers are older than 0.8.1, or than 0.8.2 and there is a text.
         """
-        metadata, left = self._access.metadata, dict(positions)
-        topic_ids = {p.topic: metadata.table.state.topic_id(p.topic) for p in positions}
+        topics, left = self._access.metadata, dict(positions)
+        topic_ids = {p.topic: topics.table.state.topic_id(p.topic) for p in positions}
+        if any(metadata.values()) and not self._access.versions().has_offsets_in_kafka:
+            raise Unsupported("metadata of committed positions", "Kafka 0.8.2")
 
         async def attempt() -> dict[TopicPartition, Committed]:
-            table = metadata.table.state
+            table = topics.table.state
             for partition in [p for p in left if table.is_recreated(p.topic, topic_ids[p.topic])]:
                 del left[partition]
             if not left:
@@ -145,7 +160,7 @@ class KafkaOffsets:
             # The token is that of now. Between two attempts the heartbeat may have brought a newer epoch (KIP-848), and
             # the coordinator refuses the older one from then on: `refused` says whether the newer one may be accepted.
             sent = GroupMetadata(self.group) if token is None else token()
-            request = commit_request(self.with_epochs(left), sent, topic_ids)
+            request = commit_request(self.with_epochs(left, metadata), sent, topic_ids)
             response = await self._ask(OffsetCommitRequest, lambda versions: request, topic_ids.values())
             read = read_commit(response, topic_ids)
             answers = {p: read.get(p, Committed(OffsetStep.RETRY)) for p in left}
@@ -156,7 +171,7 @@ class KafkaOffsets:
             # The topic was deleted. If it was made again, the metadata has another id for it, and the next attempt
             # leaves its positions out.
             if not codes.isdisjoint(_OTHER_TOPIC):
-                await metadata.refresh()
+                await topics.refresh()
             again = {code for code in codes if refused is not None and refused(sent, code)}
             return {
                 p: replace(answer, step=OffsetStep.REJOIN) if answer.error_code in again else answer
@@ -166,10 +181,12 @@ class KafkaOffsets:
         if positions:
             await self._until_done(attempt, "positions not stored")
 
-    def with_epochs(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Offset]:
+    def with_epochs(
+        self, positions: Mapping[TopicPartition, Position], metadata: Mapping[TopicPartition, str] = NO_METADATA
+    ) -> dict[TopicPartition, Offset]:
         """Return positions as they are stored: with the epoch of what was read, and with metadata."""
-        epochs = self._access.epochs
-        return {p: Offset(int(at), epochs.before(p, int(at)), self._metadata) for p, at in positions.items()}
+        epochs, usual = self._access.epochs, self._metadata
+        return {p: Offset(int(at), epochs.before(p, int(at)), metadata.get(p, usual)) for p, at in positions.items()}
 
     async def _until_done(self, attempt: Callable[[], Any], what: str) -> None:
         """Repeat attempts while their errors are passing ones, and while there is time."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import anyio
 
-from odradek.core.interfaces import Assignment, RebalanceListener, Subscription
+from odradek.core.interfaces import NO_METADATA, Assignment, RebalanceListener, Subscription
 from odradek.core.kafka07.group import (
     MEMBER,
     GroupSnapshot,
@@ -218,17 +218,20 @@ class ZooKeeperMembership:
 
     # ---- positions ------------------------------------------------------------------------------------------
 
-    async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
+    async def commit(
+        self, positions: Mapping[TopicPartition, Position], metadata: Mapping[TopicPartition, str] = NO_METADATA
+    ) -> None:
         """Store positions of owned partitions, fenced by the session that owns them.
 
-        Raises GroupError for a partition that this member does not own, SessionExpired when the session has ended,
-        ZooKeeperError naming partitions that (perhaps) were not stored, and why, after trying all.
+        Raises Unsupported for a text to be stored with them, GroupError for a partition that this member does not own,
+        SessionExpired when the session has ended, ZooKeeperError naming partitions that (perhaps) were not stored, and
+        why, after trying all.
         """
         if not self._nodes.is_current:
             raise SessionExpired(f"group {self._group}: the session that owned these partitions expired: not committed")
         if foreign := sorted(positions.keys() - self._nodes.owned.keys()):
             raise GroupError(f"group {self._group}: {foreign[0]} does not belong to {self.consumer_id}: not committed")
-        await self._offsets.commit(positions, session=self._nodes.session)
+        await self._offsets.commit(positions, metadata, session=self._nodes.session)
 
     async def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Position | None]:
         """Return the stored positions; None where none was ever stored. Raises ZooKeeperError for a malformed node."""

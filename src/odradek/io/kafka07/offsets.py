@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from odradek.core.interfaces import NO_METADATA
 from odradek.core.kafka07.znodes import check_group, offset_path, parse_offset
-from odradek.errors import NodeExists, NoNode, OdradekError, SessionExpired, ZooKeeperError
+from odradek.errors import NodeExists, NoNode, OdradekError, SessionExpired, Unsupported, ZooKeeperError
 from odradek.io.gather import gather, gather_outcomes
 from odradek.io.zookeeper import ZooKeeper
-from odradek.types import Position, TopicPartition
+from odradek.types import CommittedPosition, Position, TopicPartition
 
 __all__ = ["LIST_FROM", "ZooKeeperOffsets"]
 
@@ -43,12 +44,27 @@ class ZooKeeperOffsets:
         self._absent = self._absent.difference(positions) | {p for p, at in positions.items() if at is None}
         return positions
 
-    async def commit(self, positions: Mapping[TopicPartition, Position], *, session: int = 0) -> None:
+    async def fetch_with_metadata(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, CommittedPosition | None]:
+        """Return the stored positions, which have no texts. See `fetch`."""
+        positions = await self.fetch(partitions)
+        return {p: None if at is None else CommittedPosition(at) for p, at in positions.items()}
+
+    async def commit(
+        self,
+        positions: Mapping[TopicPartition, Position],
+        metadata: Mapping[TopicPartition, str] = NO_METADATA,
+        *,
+        session: int = 0,
+    ) -> None:
         """Store positions, each in its own node; with `session`, in that session or not at all.
 
-        Raises SessionExpired when that session has ended, ZooKeeperError naming partitions that (perhaps) were not
-        stored, and why, after trying all.
+        Raises Unsupported for a text to be stored with them: a node has a number alone. Raises SessionExpired when that
+        session has ended, ZooKeeperError naming partitions that (perhaps) were not stored, and why, after trying all.
         """
+        if any(metadata.values()):
+            raise Unsupported("metadata of committed positions", "Kafka 0.8.2: 0.7 stores a number and nothing else")
         results = await gather_outcomes(lambda item: self._store(item, session), positions.items())
         failed = {p: r for p, r in zip(positions, results, strict=True) if isinstance(r, OdradekError)}
         for error in failed.values():

@@ -16,9 +16,9 @@ import anyio
 import anyio.lowlevel
 
 from odradek.core.backoff import Backoff
-from odradek.core.interfaces import Assignment, RebalanceListener, Subscription
+from odradek.core.interfaces import NO_METADATA, Assignment, RebalanceListener, Subscription
 from odradek.errors import ConfigError, GroupError, OdradekError, SessionExpired
-from odradek.types import Position, TopicPartition
+from odradek.types import CommittedPosition, Position, TopicPartition
 
 if TYPE_CHECKING:
     from odradek.testing.memory.state import ClusterState
@@ -54,6 +54,8 @@ class MemoryGroup:
     def __init__(self, name: str, changed: Callable[[], None]) -> None:
         self.name = name
         self.committed: dict[TopicPartition, Position] = {}
+        self.metadata: dict[TopicPartition, str] = {}
+        """Texts that were stored with these positions."""
         self.sessions: dict[str, GroupSession] = {}
         """The members, by id, in the order in which they joined."""
         self.generation = 0
@@ -62,6 +64,13 @@ class MemoryGroup:
         """Partitions that no member is to have."""
         self._changed = changed
         self._numbers = count(1)
+
+    def store(
+        self, positions: Mapping[TopicPartition, Position], metadata: Mapping[TopicPartition, str], usual: str = ""
+    ) -> None:
+        """Store positions with their texts; `usual` is that of the others."""
+        self.committed.update(positions)
+        self.metadata.update({partition: metadata.get(partition, usual) for partition in positions})
 
     def new_id(self) -> str:
         """Return an id for a member that chose none."""
@@ -171,7 +180,9 @@ class MemoryMembership:
         if session is not None:
             self._group.remove(session)
 
-    async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
+    async def commit(
+        self, positions: Mapping[TopicPartition, Position], metadata: Mapping[TopicPartition, str] = NO_METADATA
+    ) -> None:
         """Store positions of owned partitions: see `Membership.commit`.
 
         Raises SessionExpired when the session has ended, GroupError for a partition that this member does not own.
@@ -182,7 +193,7 @@ class MemoryMembership:
             raise SessionExpired(f"the session of {self.consumer_id} has expired: nothing was committed")
         if foreign := sorted(positions.keys() - session.owned):
             raise GroupError(f"{foreign[0]} does not belong to {self.consumer_id}: nothing was committed")
-        self._group.committed.update(positions)
+        self._group.store(positions, metadata, self.subscription.commit_metadata)
 
     async def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Position | None]:
         """Return the stored positions; None where none was ever stored."""
@@ -265,10 +276,19 @@ class MemoryOffsets:
         await anyio.lowlevel.checkpoint()
         return {partition: self._group.committed.get(partition) for partition in partitions}
 
-    async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
+    async def fetch_with_metadata(
+        self, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, CommittedPosition | None]:
+        """Return the stored positions and their texts. Cancellation: safe."""
+        texts, positions = self._group.metadata, await self.fetch(partitions)
+        return {p: None if at is None else CommittedPosition(at, texts.get(p, "")) for p, at in positions.items()}
+
+    async def commit(
+        self, positions: Mapping[TopicPartition, Position], metadata: Mapping[TopicPartition, str] = NO_METADATA
+    ) -> None:
         """Store positions, unfenced: see `OffsetStore.commit`."""
         await self._state.serve("commit", self._timeout, partitions=positions.keys())
-        self._group.committed.update(positions)
+        self._group.store(positions, metadata)
 
 
 def check_subscription(subscription: Subscription) -> None:
