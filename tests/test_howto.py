@@ -310,6 +310,8 @@ async def test_positions(tmp_path: Path) -> None:
             while cluster.committed("billing") != {partition: 5}:
                 await anyio.lowlevel.checkpoint()
         tasks.cancel_scope.cancel()
+    async with cluster.connect() as k:
+        assert await names["since"](k, 0) == ROWS[:5]
 
 
 async def published(url: str, topic: str, count: int) -> None:

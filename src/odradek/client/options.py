@@ -391,12 +391,12 @@ class ConsumerOptions(TypedDict, total=False):
         Option(None, arguments.optional(arguments.pattern()), "Instead of topics: all topics but those."),
     ]
     start: Annotated[
-        PositionSpec,
+        PositionSpec | AtTime,
         Option(
             EARLIEST,
-            start_position(times=False, positions=False),
-            "Where a partition begins for which the group has no position (auto.offset.reset). It is stored "
-            "like a position, so that the next owner begins there too.",
+            start_position(positions=False),
+            "Where a partition begins for which the group has no position (auto.offset.reset): EARLIEST, LATEST or "
+            "AtTime(seconds). It is stored like a position, so that the next owner begins there too.",
         ),
     ]
     reset: Annotated[

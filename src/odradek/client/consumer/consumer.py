@@ -102,7 +102,7 @@ class Consumer(PartitionReaderBase):
             chosen["revoke_within"] + _callback_time(chosen),
             chosen["max_blocked"],
         )
-        self._commit_every = chosen["commit_every"]
+        self._start, self._commit_every = start, chosen["commit_every"]
         self._dead_letter_producer = chosen["dead_letter_producer"]
         self._revoke_within, self._join_within = chosen["revoke_within"], chosen["join_within"]
         self._exit_within, self._read_ahead_bytes = chosen["exit_within"], chosen["read_ahead_bytes"]
@@ -279,6 +279,28 @@ class Consumer(PartitionReaderBase):
         """
         super().seek(partition, start)
         self._owned.restart(partition, Position(start) if isinstance(start, int) else None)
+
+    async def seek_to_committed(self, *partitions: TopicPartition) -> dict[TopicPartition, Position]:
+        """Continue where the group's committed positions are, or at `start` where there are none; without arguments:
+        with all partitions. What was delivered since is delivered again; `done()` on it has no effect.
+
+        Returns:
+            The committed positions. A partition that is revoked meanwhile is left out.
+
+        Raises:
+            ZooKeeperError, BrokerError, DeadlineError, TransportError: They could not be read, and nothing has changed.
+            ConfigError: A partition is not assigned to this member.
+
+        Cancellation: nothing has changed.
+        """
+        self._fetcher.check()
+        committed = await self._committer.committed(self._chosen(partitions))
+        known: dict[TopicPartition, Position] = {}
+        for partition, position in committed.items():
+            if partition in self._fetcher.cursors:
+                self.seek(partition, self._start if position is None else position)
+                known |= {} if position is None else {partition: position}
+        return known
 
     # ---- commits --------------------------------------------------------------------------------------------
 

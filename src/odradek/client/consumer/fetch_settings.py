@@ -11,7 +11,7 @@ from odradek.core.fetch.read_ahead import MIN_FETCH_BYTES, ReadAheadLimits
 from odradek.core.fetch.scheduler import FetchPolicy
 from odradek.core.interfaces import DecoderOptions
 from odradek.errors import ConfigError
-from odradek.types import PositionSpec
+from odradek.types import AtTime, PositionSpec
 
 __all__ = ["FetchSettings", "fetch_settings"]
 
@@ -43,7 +43,7 @@ def fetch_settings(
     read_ahead_bytes: int,
     corrupt: str,
     max_message_bytes: int,
-    reset: PositionSpec | Literal["fail"],
+    reset: PositionSpec | AtTime | Literal["fail"],
     isolation: str,
     long_poll: bool,
 ) -> FetchSettings:

@@ -15,7 +15,7 @@ from odradek.core.fetch.progress import PartitionProgress
 from odradek.core.interfaces import Assignment, ProtocolDriver, RoutingTable
 from odradek.core.states import CONSUMER, ConsumerEvent, ConsumerState, OwnershipEvent, OwnershipState
 from odradek.io.notifier import Notifier
-from odradek.types import Position, PositionSpec, StartPosition, TopicPartition
+from odradek.types import AtTime, Position, PositionSpec, StartPosition, TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client.consumer.committer import Committer
@@ -44,7 +44,7 @@ class OwnedPartitions:
     committer: Committer
     callbacks: RebalanceCallbacks
 
-    def __init__(self, driver: ProtocolDriver, group: str, start: PositionSpec, revoke_within: float) -> None:
+    def __init__(self, driver: ProtocolDriver, group: str, start: PositionSpec | AtTime, revoke_within: float) -> None:
         self._driver, self._group, self._start, self._revoke_within = driver, group, start, revoke_within
         self.state = CONSUMER.start
         self.assignment: Mapping[TopicPartition, int] = {}

@@ -19,7 +19,7 @@ from odradek.core.fetch.stream_quota import StreamQuota
 from odradek.core.interfaces import LogDecoder, PartitionFetch
 from odradek.core.states import CURSOR, CursorEvent, CursorState
 from odradek.errors import CorruptMessage, LogTruncated, OdradekError, OffsetOutOfRange, TopicRecreated
-from odradek.types import Columns, Position, PositionSpec, StartPosition, TopicPartition
+from odradek.types import AtTime, Columns, Position, PositionSpec, StartPosition, TopicPartition
 
 __all__ = ["Cursor", "CursorFetch"]
 
@@ -299,7 +299,7 @@ class Cursor:
         self.error = error
         self._tail = 0
 
-    def compare_topic(self, topic_id: bytes, reset: PositionSpec | None) -> TopicRecreated | None:
+    def compare_topic(self, topic_id: bytes, reset: PositionSpec | AtTime | None) -> TopicRecreated | None:
         """Compare its topic with the one that brokers have now. If that is another one its position is out of range:
         continue at `reset`, or fail. Rows in the queue are delivered first; a fetch in flight no longer matters, for it
         may bring records of either log. Returns the error then."""
@@ -318,7 +318,9 @@ class Cursor:
 
     # ---- responses ----
 
-    def complete(self, fetch: CursorFetch, now: float, reset: PositionSpec | None, *, lost: bool = False) -> bool:
+    def complete(
+        self, fetch: CursorFetch, now: float, reset: PositionSpec | AtTime | None, *, lost: bool = False
+    ) -> bool:
         """Accept the result of its fetch, and queue it for delivery if that has brought something. Afterwards the
         scheduler has to `requeue` it; it stays in flight until then if it has to back off.
 
@@ -362,7 +364,7 @@ class Cursor:
             self._drop_tail()
             self._transition(CursorEvent.RECEIVE)
 
-    def _reject(self, error: OdradekError, reset: PositionSpec | None) -> None:
+    def _reject(self, error: OdradekError, reset: PositionSpec | AtTime | None) -> None:
         out_of_range = isinstance(error, OffsetOutOfRange)
         if out_of_range and self._drop_tail():
             # A fetch that starts behind a partial message asks for a position inside it. A broker that was replaced

@@ -21,7 +21,7 @@ from odradek.core.fetch.cursor import Cursor, CursorFetch
 from odradek.core.fetch.read_ahead import ReadAheadBudget
 from odradek.core.fetch.stream_quota import StreamQuota
 from odradek.core.states import CursorState
-from odradek.types import PositionSpec
+from odradek.types import AtTime, PositionSpec
 
 __all__ = ["FetchPolicy", "FetchScheduler", "NextFetch", "SchedulerCallbacks"]
 
@@ -53,7 +53,7 @@ class FetchPolicy:
 
     idle: Backoff
     retry: Backoff
-    reset: PositionSpec | None = None
+    reset: PositionSpec | AtTime | None = None
     long_poll_s: float = 0.0
 
 
