@@ -312,6 +312,9 @@ async def test_positions(tmp_path: Path) -> None:
         tasks.cancel_scope.cancel()
     async with cluster.connect() as k:
         assert await names["since"](k, 0) == ROWS[:5]
+        async with k.consumer("orders", group="new") as c:
+            await anext(aiter(c.batches(max_records=2)))
+            assert names["behind"](c) == 3
 
 
 async def published(url: str, topic: str, count: int) -> None:

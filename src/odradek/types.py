@@ -33,6 +33,7 @@ __all__ = [
     "StartPosition",
     "TimestampType",
     "TopicPartition",
+    "Watermarks",
     "by_broker",
 ]
 
@@ -78,6 +79,24 @@ class CommittedPosition(NamedTuple):
 
     position: Position
     metadata: str = ""
+
+
+class Watermarks(NamedTuple):
+    """The ends of a partition's log, as the response to its latest fetch had them.
+
+    Attributes:
+        log_start: The first position that the log still has (0.11 and later).
+        high_watermark: The end of what consumers may read; a replica that is not the leader may know an earlier one.
+        last_stable_offset: The end of what `read_committed` consumers may read: the first record of the oldest
+            transaction that is open (0.11 and later).
+        lag: Records from the next one that is delivered up to the end of what may be read: an upper bound, as offsets
+            have holes.
+    """
+
+    log_start: Position | None
+    high_watermark: Position
+    last_stable_offset: Position | None
+    lag: int | None
 
 
 class Broker(NamedTuple):

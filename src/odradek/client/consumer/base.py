@@ -14,7 +14,7 @@ from odradek.client.options import start_position as start_position_rule
 from odradek.core.fetch.read_range import ExactPosition
 from odradek.core.interfaces import ProtocolDriver
 from odradek.errors import CorruptMessage, UsageError
-from odradek.types import LATEST, Position, StartPosition, TopicPartition
+from odradek.types import LATEST, Position, StartPosition, TopicPartition, Watermarks
 
 __all__ = ["PartitionReaderBase"]
 
@@ -61,6 +61,17 @@ class PartitionReaderBase:
         compressed message, the position is where the compressed message starts."""
         return {partition: exact.position for partition, exact in self._exact_positions().items() if exact is not None}
 
+    def watermarks(self) -> dict[TopicPartition, Watermarks]:
+        """Return the ends of each partition's log and how far it is from there, as its latest fetch had them: without
+        a request, and as old as that fetch. While a partition is paused, or its read-ahead is full, there is none.
+
+        A partition that was not fetched yet is left out, and so is every one in Kafka 0.7, whose responses have nothing
+        of it: see `lag`.
+        """
+        positions, committed = self.positions(), self._fetcher.settings.decoder.read_committed
+        known = {p: cursor.watermarks for p, cursor in self._fetcher.cursors.items() if cursor.watermarks is not None}
+        return {p: _with_lag(ends, positions.get(p), committed) for p, ends in known.items()}
+
     async def lag(self) -> dict[TopicPartition, int]:
         """Return how far each partition of `positions` is from its end now: bytes in 0.7, records in later protocols.
 
@@ -75,9 +86,7 @@ class PartitionReaderBase:
 
     def _counters(self) -> dict[str, Any]:
         """Return the fields of `ReaderStatistics`."""
-        fetcher, positions = self._fetcher, self.positions()
-        cursors = fetcher.cursors
-        ends = {partition: cursor.high_watermark for partition, cursor in cursors.items()}
+        fetcher, cursors = self._fetcher, self._fetcher.cursors
         return {
             "partitions": len(cursors),
             "delivered": fetcher.delivered,
@@ -86,7 +95,7 @@ class PartitionReaderBase:
             "buffered": sum(cursor.queue.rows for cursor in cursors.values()),
             "buffered_bytes": sum(cursor.queue.memory for cursor in cursors.values()),
             "read_ahead_bytes": fetcher.settings.limits.read_ahead_bytes,
-            "lag": {p: max(0, end - positions[p]) for p, end in ends.items() if end is not None and p in positions},
+            "lag": {p: ends.lag for p, ends in self.watermarks().items() if ends.lag is not None},
         }
 
     def pause(self, *partitions: TopicPartition) -> None:
@@ -127,3 +136,9 @@ class PartitionReaderBase:
     def _take_back(self, *partitions: TopicPartition) -> None:
         for stream in self._all_streams:
             stream.take_back(partitions)
+
+
+def _with_lag(ends: Watermarks, position: Position | None, read_committed: bool) -> Watermarks:
+    stable = ends.last_stable_offset
+    end = stable if read_committed and stable is not None else ends.high_watermark
+    return ends._replace(lag=None if position is None else max(0, end - position))

@@ -19,7 +19,7 @@ from odradek.core.fetch.stream_quota import StreamQuota
 from odradek.core.interfaces import LogDecoder, PartitionFetch
 from odradek.core.states import CURSOR, CursorEvent, CursorState
 from odradek.errors import CorruptMessage, LogTruncated, OdradekError, OffsetOutOfRange, TopicRecreated
-from odradek.types import AtTime, Columns, Position, PositionSpec, StartPosition, TopicPartition
+from odradek.types import AtTime, Columns, Position, PositionSpec, StartPosition, TopicPartition, Watermarks
 
 __all__ = ["Cursor", "CursorFetch"]
 
@@ -75,7 +75,6 @@ class Cursor:
         "empty_responses",
         "error",
         "fetch",
-        "high_watermark",
         "partition",
         "pause_reasons",
         "queue",
@@ -87,6 +86,7 @@ class Cursor:
         "state",
         "stream",
         "topic_id",
+        "watermarks",
     )
 
     def __init__(
@@ -110,6 +110,8 @@ class Cursor:
         """Id of the broker to fetch from instead of the leader."""
         self.skipped = 0
         """Corrupt messages left out since the last part without one."""
+        self.watermarks: Watermarks | None = None
+        """Of the latest response that had some, without a lag."""
         self._reports: Sequence[CorruptMessage] = ()
         self._range = ReadRange(skip, until, until_inner)
         self._delivery: deque[Cursor] | None = None  # where it is queued, with others of its stream
@@ -121,8 +123,6 @@ class Cursor:
         self.error: OdradekError | None = None
         self.fetch: CursorFetch | None = None
         """The fetch in flight."""
-        self.high_watermark: Position | None = None
-        """The end of the log as the latest response named it; None: none has since it began here."""
         self.empty_responses = 0
         """How many there were in a row."""
         self.attempts = 0
@@ -309,7 +309,7 @@ class Cursor:
         if known == topic_id or self.state is CursorState.UNASSIGNED or self.at_end:
             return None
         error = TopicRecreated(str(self.partition), self.start if self.decoder is None else self._next)
-        self.fetch = None
+        self.fetch = self.watermarks = None
         if reset is None:
             self.fail(error)
         else:
@@ -338,8 +338,8 @@ class Cursor:
             fetch.quota.freed()
             return False
         self.fetch = None
-        if fetch.high_watermark is not None:
-            self.high_watermark = fetch.high_watermark
+        if fetch.high_watermark is not None and not lost:
+            self.watermarks = Watermarks(fetch.log_start, fetch.high_watermark, fetch.last_stable, None)
         if lost:
             self._connection_lost(now)
         elif fetch.error is not None:
@@ -385,7 +385,7 @@ class Cursor:
         """Continue from elsewhere: it is resolved once everything queued is delivered."""
         self._transition(CursorEvent.OUT_OF_RANGE)
         self.start = start
-        self.decoder = self.high_watermark = None
+        self.decoder = None
         self._range.skip = self._tail = 0
 
     def _accept_empty(self, fetch: CursorFetch) -> None:
