@@ -301,7 +301,7 @@ async def test_rebalances(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_positions(tmp_path: Path) -> None:
-    cluster = MemoryCluster(topics={"orders": 1})
+    cluster = MemoryCluster(topics={"orders": 2})
     cluster.append("orders", ROWS[:5])
     names, partition = run_page("positions.md", tmp_path), od.TopicPartition("orders", 0)
     async with cluster.connect() as k, anyio.create_task_group() as tasks:
@@ -315,6 +315,12 @@ async def test_positions(tmp_path: Path) -> None:
         async with k.consumer("orders", group="new") as c:
             await anext(aiter(c.batches(max_records=2)))
             assert names["behind"](c) == 3
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(names["copy_two"], k, 0)
+            with anyio.fail_after(60):
+                while cluster.committed("copy").get(partition) != 5:
+                    await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()
 
 
 async def published(url: str, topic: str, count: int) -> None:

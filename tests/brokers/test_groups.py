@@ -132,6 +132,46 @@ async def test_chosen_positions_are_stored_with_their_texts(
                 await until(lambda: consumer.positions() == {one: 2, two: 1, three: 0})
 
 
+@pytest.mark.parametrize(("protocol", "since"), [("classic", (0, 9)), ("consumer", (4,))])
+async def test_a_reader_commits_for_a_group_unless_that_has_members(
+    kafka: KafkaBroker, topic: str, protocol: Any, since: tuple[int, ...]
+) -> None:
+    kafka.create_topic(topic, 1)
+    partition = od.TopicPartition(topic, 0)
+    async with connect(kafka) as cluster, cluster.producer() as out:
+        for _ in range(5):
+            await out.send(topic, b"v", partition=partition)
+        with anyio.fail_after(WITHIN_S):
+            if not has(kafka, (0, 8, 1)):
+                with pytest.raises(od.Unsupported, match=r"Kafka 0\.8\.1"):
+                    async with cluster.reader(topic, group=topic):
+                        pass
+                return
+            async with cluster.reader(topic, group=topic) as reader:
+                await anext(reader)
+                assert await reader.commit() == {partition: 1}
+                if has(kafka, (0, 8, 2)):
+                    await reader.commit({partition: (2, "text")})
+                    assert await reader.committed() == {partition: (2, "text")}
+                else:
+                    with pytest.raises(od.Unsupported, match=r"Kafka 0\.8\.2"):
+                        await reader.commit({partition: (2, "text")})
+                    await reader.commit({partition: 2})
+            async with cluster.reader(topic, group=topic) as reader:
+                assert reader.positions() == {partition: 2}
+                if not has(kafka, since):
+                    return
+                await anext(reader)
+                async with cluster.consumer(
+                    topic, group=topic, group_protocol=protocol, join_within=WITHIN_S
+                ) as member:
+                    await until(lambda: member.assignment)
+                    with pytest.raises(od.BrokerError, match="UNKNOWN_MEMBER_ID"):
+                        await reader.commit()
+                    assert await member.committed() == {partition: (2, "text")}
+                assert await reader.commit() == {partition: 3}
+
+
 async def test_positions_are_stored_for_a_group_from_0_8_1_on(kafka: KafkaBroker, topic: str, ran: Ran) -> None:
     kafka.create_topic(topic, PARTITIONS)
     async with connect(kafka) as cluster:

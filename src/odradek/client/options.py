@@ -358,6 +358,16 @@ class ReaderOptions(TypedDict, total=False):
             "starts before that position; if it is in a compressed message, all of that message.",
         ),
     ]
+    group: Annotated[
+        str | None,
+        Option(
+            None,
+            arguments.optional(arguments.text("a group name", at_most=255)),
+            "Name of a group under which `commit` stores positions, without being a member of it (0.8.1 and later, and "
+            "0.7 with ZooKeeper). Partitions begin at the positions that the group has committed; `start` is for those "
+            "without one.",
+        ),
+    ]
     read_ahead_bytes: Annotated[int, _READ_AHEAD]
     corrupt: Annotated[Corrupt, _CORRUPT]
     max_message_bytes: Annotated[int, _MAX_MESSAGE]

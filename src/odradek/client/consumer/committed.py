@@ -1,16 +1,19 @@
-"""Arguments of calls about committed positions, as users pass them."""
+"""Committed positions: arguments of calls about them, and those of a reader, which is no member of its group."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import anyio
+
 from odradek import arguments
 from odradek.client.options import COMMIT_METADATA, MAX_POSITION
 from odradek.client.options import partition as partition_rule
-from odradek.types import Position, TopicPartition
+from odradek.core.interfaces import NO_METADATA, OffsetStore
+from odradek.types import CommittedPosition, Position, TopicPartition
 
-__all__ = ["check_partitions", "split_positions"]
+__all__ = ["CommitsOfNoMember", "check_partitions", "split_positions"]
 
 _PARTITION = partition_rule()
 _POSITION = arguments.count(0, MAX_POSITION, "a position")
@@ -40,3 +43,38 @@ def check_partitions(partitions: object) -> list[TopicPartition]:
     if isinstance(partitions, str | TopicPartition) or not isinstance(partitions, Iterable):
         arguments.wrong_type("partitions", partitions, "several partitions")
     return list(dict.fromkeys(_PARTITION("partitions", each) for each in partitions))
+
+
+class CommitsOfNoMember:
+    """Stores positions under the name of a group without being a member: one commit at a time.
+
+    Args:
+        store: The positions of the group.
+    """
+
+    def __init__(self, store: OffsetStore) -> None:
+        self._store = store
+        self._one_at_a_time = anyio.Lock()
+        self._stored: dict[TopicPartition, Position] = {}  # for certain
+
+    async def positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
+        """Return the committed positions of those partitions that have one."""
+        known = await self._store.fetch(list(partitions))
+        return {partition: position for partition, position in known.items() if position is not None}
+
+    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedPosition | None]:
+        """Return the committed positions with their texts."""
+        return {**await self._store.fetch_with_metadata(list(partitions))}
+
+    async def commit(
+        self, positions: Mapping[TopicPartition, Position], metadata: Mapping[TopicPartition, str] = NO_METADATA
+    ) -> dict[TopicPartition, Position]:
+        """Store positions and return them. Those that were stored last are left out, unless they have a text."""
+        async with self._one_at_a_time:
+            due = {p: at for p, at in positions.items() if p in metadata or self._stored.get(p) != at}
+            if due:
+                for partition in due:
+                    self._stored.pop(partition, None)
+                await self._store.commit(due, metadata)
+                self._stored |= due
+            return due

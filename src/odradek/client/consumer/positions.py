@@ -17,7 +17,7 @@ from odradek.errors import BrokerError, ConfigError, OdradekError
 from odradek.io.gather import gather_outcomes
 from odradek.types import AtTime, Broker, Position, PositionSpec, TopicPartition
 
-__all__ = ["missing_partitions", "resolve_positions"]
+__all__ = ["BACKOFF", "missing_partitions", "resolve_positions"]
 
 REFUSALS = 8
 """Times that a broker is asked again, with a back-off, while the cluster elects a leader."""

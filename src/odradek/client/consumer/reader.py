@@ -5,14 +5,15 @@
             ...
         token = r.bookmark()                # resume with start=token
 
-It commits nothing; a bookmark is the whole state, exact to the message even inside compressed messages.
+A bookmark is its whole state, exact to the message even inside compressed messages. With `group` it stores positions
+under the name of a group, when `commit` is called.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
@@ -20,9 +21,10 @@ from odradek import arguments
 from odradek.arguments import resolve, with_options
 from odradek.batch import Batch
 from odradek.client.consumer.base import PartitionReaderBase
+from odradek.client.consumer.committed import CommitsOfNoMember, check_partitions, split_positions
 from odradek.client.consumer.fetch_settings import fetch_settings
 from odradek.client.consumer.fetcher import Fetcher
-from odradek.client.consumer.positions import missing_partitions, resolve_positions
+from odradek.client.consumer.positions import BACKOFF, missing_partitions, resolve_positions
 from odradek.client.consumer.statistics import ReaderStatistics
 from odradek.client.consumer.streams import ArrowTables, Batches, Stream
 from odradek.client.options import DRIVER, ReaderOptions, StartPositions, Tuning
@@ -32,8 +34,20 @@ from odradek.core.fetch.cursor import Cursor
 from odradek.core.fetch.read_range import ExactPosition
 from odradek.core.interfaces import ProtocolDriver, RoutingTable
 from odradek.core.states import CursorState
-from odradek.errors import ConfigError, TransportError
-from odradek.types import EARLIEST, LATEST, AtTime, MiB, Position, PositionSpec, Record, StartPosition, TopicPartition
+from odradek.errors import ConfigError, TransportError, UsageError
+from odradek.io.retry import retry
+from odradek.types import (
+    EARLIEST,
+    LATEST,
+    AtTime,
+    CommittedPosition,
+    MiB,
+    Position,
+    PositionSpec,
+    Record,
+    StartPosition,
+    TopicPartition,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,6 +94,8 @@ class Reader(PartitionReaderBase):
             isolation=chosen["isolation"],
             long_poll=driver.long_poll,
         )
+        group = chosen["group"]
+        self._commits = None if group is None else CommitsOfNoMember(driver.offsets(group))
         fetcher = Fetcher(driver, settings, on_table=self._add_new_partitions)
         self._stream: Stream[Batch] = Stream(fetcher, Batch, endless=self._until is None)
         super().__init__(driver, fetcher, [self._stream])
@@ -90,6 +106,8 @@ class Reader(PartitionReaderBase):
         Raises:
             ConfigError: A topic does not have a partition that was named.
             TransportError: A broker needed for that does not respond.
+            OdradekError: The positions of `group` could not be read.
+            Unsupported: The cluster stores no positions (0.7 without ZooKeeper, 0.8.0).
             UsageError: This reader was entered before.
         """
         self._enter_once()
@@ -99,7 +117,8 @@ class Reader(PartitionReaderBase):
             raise error
         partitions = self._registered(self._driver.metadata.table)
         untils = {} if self._until is None else await self._resolve({p: self._until.of(p) for p in partitions})
-        starts = await self._resolve({p: self._start_of(p) for p in partitions})
+        committed = {} if self._commits is None else await self._commits.positions(partitions)
+        starts = await self._resolve({p: committed.get(p, self._start_of(p)) for p in partitions})
         self._entered_at = time.time()
         await self._fetcher.__aenter__()
         self._fetcher.add(_cursor(p, starts[p], untils.get(p)) for p in partitions)
@@ -159,6 +178,62 @@ class Reader(PartitionReaderBase):
         """Return `ReaderStatistics`. It takes some microseconds for each partition; no request is sent."""
         return ReaderStatistics(**self._counters())
 
+    async def commit(
+        self, positions: Mapping[TopicPartition, Position | int | tuple[Position | int, str]] | None = None
+    ) -> dict[TopicPartition, Position]:
+        """Store the positions after everything handed out so far under the name of `group`, and return those that were
+        not stored already. Nothing else ever stores them. The record, batch or table that is being processed counts.
+
+        It is not a member that commits: nothing keeps another process from reading and committing the same partitions.
+        Brokers refuse it while the group has members.
+
+        Args:
+            positions: Store these instead: partition -> the position to continue at (`Record.next_position`,
+                `Batch.next_position`), or that and a text to be stored with it.
+
+        Raises:
+            UsageError: This reader has no `group`.
+            BrokerError: The group has members (UNKNOWN_MEMBER_ID), or refuses the positions.
+            ZooKeeperError, DeadlineError, TransportError: Positions that were not stored, and why.
+            Unsupported: A text where only positions are stored (Kafka 0.7 to 0.8.1).
+            ConfigError, TypeError: `positions` is no such mapping, or names a partition that is not read.
+
+        Cancellation: positions being stored may be stored or not.
+        """
+        commits = self._commits_of_group()
+        if positions is None:
+            return await commits.commit(self._positions_in_present_topics())
+        chosen, metadata = split_positions(positions)
+        return await commits.commit({self._fetcher.cursor(p).partition: at for p, at in chosen.items()}, metadata)
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, CommittedPosition | None]:
+        """Return what `group` has committed, with the texts stored with it; None where nothing ever was.
+
+        Args:
+            partitions: Any partitions; None: those that are read.
+
+        Raises:
+            UsageError: This reader has no `group`.
+            ZooKeeperError, BrokerError, DeadlineError, TransportError: They could not be read.
+
+        Cancellation: safe.
+        """
+        chosen = check_partitions(self._fetcher.cursors if partitions is None else partitions)
+        return await self._commits_of_group().committed(chosen)
+
+    def _commits_of_group(self) -> CommitsOfNoMember:
+        if self._commits is None:
+            raise UsageError("this reader has no group to store positions for: make it with group=...")
+        return self._commits
+
+    def _positions_in_present_topics(self) -> dict[TopicPartition, Position]:
+        """Return `positions` without those in topics that were deleted and made again meanwhile."""
+        topic_id = self._driver.metadata.table.topic_id
+        exact = {p: at for p, at in self._exact_positions().items() if at is not None}
+        return {p: at.position for p, at in exact.items() if at.topic_id in (None, topic_id(p.topic))}
+
     def __repr__(self) -> str:
         states = [cursor.state for cursor in self._fetcher.cursors.values()]
         ended, failed = states.count(CursorState.ENDED), states.count(CursorState.FAILED)
@@ -193,7 +268,16 @@ class Reader(PartitionReaderBase):
         """Add partitions that were not there when the block was entered."""
         if self._until is None:
             new = [p for p in self._registered(table) if p not in self._fetcher.cursors]
-            self._fetcher.add(_cursor(p, self._start_of_new(p)) for p in new)
+            if self._commits is None or not new:
+                self._fetcher.add(_cursor(p, self._start_of_new(p)) for p in new)
+            else:
+                self._fetcher.spawn(self._continue_new_partitions, self._commits, new)
+
+    async def _continue_new_partitions(self, commits: CommitsOfNoMember, new: Sequence[TopicPartition]) -> None:
+        """Add partitions for which the group may have committed something while they were absent."""
+        committed = await retry(lambda: commits.positions(new), BACKOFF, passes=lambda error: error.retriable)
+        left = [p for p in new if p not in self._fetcher.cursors]
+        self._fetcher.add(_cursor(p, committed.get(p, self._start_of_new(p))) for p in left)
 
     def _start_of_new(self, partition: TopicPartition) -> StartPosition | ExactPosition:
         """Return where to begin with a new partition: a new one is read whole. One that was merely absent, to be read
