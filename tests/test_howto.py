@@ -323,6 +323,29 @@ async def test_positions(tmp_path: Path) -> None:
             tasks.cancel_scope.cancel()
 
 
+@pytest.mark.anyio
+async def test_failures(tmp_path: Path) -> None:
+    names = run_page("failures.md", tmp_path)
+    cluster = MemoryCluster(topics={"orders": 1, "orders.failed": 1, **dict.fromkeys(names["LATER"], 1)})
+    cluster.append("orders", ROWS[:5])
+    names["LATER"].update(dict.fromkeys(names["LATER"], 0.001))
+    calls: Counter[bytes | None] = Counter()
+
+    async def bill(order: od.Record) -> None:
+        calls[order.value] += 1
+        if order.value == ROWS[1]:
+            raise ValueError("no such customer")
+
+    async with cluster.connect() as k, anyio.create_task_group() as tasks:
+        tasks.start_soon(names["bill_all"], k, bill)
+        with anyio.fail_after(60):
+            while not cluster.records("orders.failed"):
+                await anyio.lowlevel.checkpoint()
+        assert await names["failed"](k) == [(ROWS[1], "no such customer")]
+        tasks.cancel_scope.cancel()
+    assert calls[ROWS[1]] == 9
+
+
 async def published(url: str, topic: str, count: int) -> None:
     """The broker tells ZooKeeper of a new topic's partitions a moment after it has appended to them."""
     with anyio.fail_after(30):

@@ -16,7 +16,7 @@ from tests.client import one_member
 from tests.client.one_member import make_cluster, numbered, revoking, tp, until
 
 from odradek.client.consumer.consumer import Consumer
-from odradek.client.consumer.dead_letters import send_dead_letter
+from odradek.client.consumer.dead_letters import FailedRecord, send_dead_letter
 from odradek.core.backoff import Backoff
 from odradek.errors import BrokerError, ConfigError, OdradekError, Rejected, Unsupported
 from odradek.testing import MemoryCluster
@@ -259,7 +259,9 @@ async def test_a_dead_letter_keeps_everything_and_says_where_it_comes_from_and_w
         "odradek.topic": b"t",
         "odradek.partition": b"0",
         "odradek.position": b"0",
-        "odradek.error": b"ValueError: mine",
+        "odradek.error_type": b"ValueError",
+        "odradek.error": b"mine",
+        "odradek.attempts": b"1",
     }
 
 
@@ -280,7 +282,7 @@ async def test_a_dead_letter_goes_without_what_its_cluster_cannot_store(has_time
 
     producer = OldProducer()
     record = Record(b"v", b"k", (("h", b"1"),), 5, None, Position(3), Position(4), 0, tp())
-    await send_dead_letter(producer, "t.dlq", record, ValueError("\ud800" * 5000))
+    await send_dead_letter(producer, "t.dlq", FailedRecord(record, ValueError("\ud800" * 5000), 1))
     assert producer.sent == [sent]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, fields
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, NoReturn, TypedDict
 
 from odradek import arguments
@@ -647,9 +648,18 @@ class HandlerArguments(TypedDict, total=False):
         Option(
             None,
             arguments.optional(arguments.text("a topic name")),
-            "Topic for records whose handler still raised, with key, headers and timestamp; the headers odradek.topic, "
-            "odradek.partition, odradek.position and odradek.error say where a record was and why its handler failed. "
+            "Topic for records whose handler still raised, and for those that cannot be decoded (corrupt='raw'), with "
+            "key, headers and timestamp; headers odradek.* say where a record was and why it is there. "
             "None: each() ends and raises that error.",
+        ),
+    ]
+    retry_topics: Annotated[
+        Mapping[str, float],
+        Option(
+            MappingProxyType({}),
+            arguments.mapping(arguments.text("a topic name"), arguments.seconds(), "a mapping of topics to seconds"),
+            "Topics for records whose handler still raised, each with the time (s) until they are handled again, in "
+            "this order, before `dead_letter`. The consumer has to consume them, too. Needs headers (0.11).",
         ),
     ]
 

@@ -34,7 +34,7 @@ from odradek.client.consumer.streams import ArrowTables, Batches
 from odradek.client.options import DRIVER, ConsumerOptions, HandlerArguments, Tuning
 from odradek.core.interfaces import Membership, ProtocolDriver, Subscription
 from odradek.core.states import ConsumerEvent, ConsumerState, OwnershipEvent
-from odradek.errors import DeadlineError, GroupError, OdradekError
+from odradek.errors import ConfigError, DeadlineError, GroupError, OdradekError
 from odradek.io.notifier import Notifier
 from odradek.types import Columns, CommittedPosition, MiB, Position, Record, StartPosition, TopicPartition
 
@@ -196,13 +196,19 @@ class Consumer(PartitionReaderBase):
             handle: A coroutine function. It may be cancelled, and called again for the same record.
 
         Raises:
-            Unsupported: `order="key"` and the records have no keys.
+            Unsupported: `order="key"` and the records have no keys; or `retry_topics` and the cluster has no headers.
+            ConfigError: A topic of `retry_topics` is not consumed.
+            CorruptMessage: A record that cannot be decoded, and no `dead_letter` (or not `corrupt="raw"`).
             Exception: The error of `handle`. Its record and those after it count as not processed. A CancelledError
                 that the handler raised although nothing cancelled it is raised as OdradekError.
         """
+        chosen: HandlerArguments = arguments.resolve(HandlerArguments, options)
+        consumed = self._subscription.topics
+        if consumed is not None and (missing := chosen["retry_topics"].keys() - consumed.keys()):
+            raise ConfigError(f"retry_topics: {min(missing)!r} is not consumed: name it among the consumer's topics")
         pool = HandlerPool(
             _HANDLER("handle", handle),
-            arguments.resolve(HandlerArguments, options),
+            chosen,
             self._fetcher,
             self._progress.__getitem__,
             self._owned.progress_changed,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -16,14 +17,14 @@ import anyio
 from anyio.abc import TaskGroup
 
 from odradek.batch import Batch
-from odradek.client.consumer.dead_letters import send_dead_letter
+from odradek.client.consumer.dead_letters import FailedRecord, due_at, failed_attempts, send_dead_letter, send_to_retry
 from odradek.client.consumer.fetcher import Fetcher
 from odradek.client.consumer.streams import Stream
 from odradek.client.options import HandlerArguments
 from odradek.core.backoff import Backoff
 from odradek.core.fetch.keyed_queues import KeyedQueues
 from odradek.core.fetch.progress import DeliveredSpan, PartitionProgress
-from odradek.errors import ConfigError, OdradekError, Unsupported
+from odradek.errors import ConfigError, CorruptMessage, OdradekError, Unsupported
 from odradek.io.notifier import Notifier
 from odradek.types import Record, TopicPartition
 
@@ -31,16 +32,21 @@ __all__ = ["HANDLER", "HandlerPool"]
 
 HANDLER = "a coroutine function that takes a record"
 
+MAX_DELAY_S = 60.0
+"""A record of a retry topic is looked at again after this time at the latest (s): clocks are set meanwhile."""
+
 log = logging.getLogger("odradek.each")
 
 
 class HandlerJob:
     """One record that waits for a handler or is being handled. Jobs are numbered in the order of delivery."""
 
-    __slots__ = ("number", "record", "scope", "span", "started_at", "warned")
+    __slots__ = ("corrupt", "number", "record", "scope", "span", "started_at", "warned")
 
-    def __init__(self, number: int, record: Record, span: DeliveredSpan) -> None:
+    def __init__(self, number: int, record: Record, span: DeliveredSpan, corrupt: CorruptMessage | None) -> None:
         self.number, self.record, self.span = number, record, span
+        self.corrupt = corrupt
+        """Why it could not be decoded (`corrupt="raw"`): no handler gets it."""
         self.scope: anyio.CancelScope
         self.started_at = 0.0
         self.warned = False
@@ -85,6 +91,8 @@ class HandlerPool:
         self._waiting_bytes = 0
         self._waiting: Counter[TopicPartition] = Counter()
         self._paused: set[TopicPartition] = set()
+        self._delayed: set[TopicPartition] = set()  # retry topics whose next record is not due yet
+        self._retry_topics = list(options["retry_topics"])
         self._high_water = 2 * options["parallel"]
         self._failure: BaseException | None = None
         self._dead_letter_producer: Any = None
@@ -105,6 +113,7 @@ class HandlerPool:
         for partition in chosen:
             del self._waiting[partition]
         self._paused -= chosen
+        self._delayed -= chosen
         self._changed.notify()
 
     def cancel(self, partitions: Collection[TopicPartition]) -> None:
@@ -123,16 +132,19 @@ class HandlerPool:
     async def run(self, dead_letter_producer: Callable[[], AbstractAsyncContextManager[Any]] | None) -> None:
         """Run until cancelled, or until a handler fails for good. Raises its error."""
         producer: AbstractAsyncContextManager[Any] = nullcontext()
-        if self._options["dead_letter"] is not None:
+        if self._options["dead_letter"] is not None or self._retry_topics:
             if dead_letter_producer is None:
-                raise ConfigError("dead_letter needs a consumer that was made with dead_letter_producer")
+                raise ConfigError(
+                    "dead_letter and retry_topics need a consumer that was made with dead_letter_producer"
+                )
             producer = dead_letter_producer()
         try:
             async with producer as self._dead_letter_producer, anyio.create_task_group() as self._tasks:
                 self._tasks.start_soon(self._name_slow_handlers)
                 await self._dispatch()
         finally:
-            self._fetcher.resume("handlers", [p for p in self._paused if p in self._fetcher.cursors])
+            for reason, partitions in (("handlers", self._paused), ("delay", self._delayed)):
+                self._fetcher.resume(reason, [p for p in partitions if p in self._fetcher.cursors])
             self.drop([*self._waiting])
         if self._failure is not None:
             raise self._failure
@@ -156,8 +168,30 @@ class HandlerPool:
                 await self._changed.wait(version)
                 continue
             batch = await self._stream.next_batch(self._high_water)
-            if batch is not None:
-                self._enqueue(batch)
+            if batch is not None and (due := self._due(batch)) is not None:
+                self._enqueue(due)
+
+    def _due(self, batch: Batch) -> Batch | None:
+        """Return the part of a batch that is due: all of it, unless it is of a retry topic. The rest is put back, and
+        its partition is paused until then; all others continue."""
+        if batch.partition.topic not in self._retry_topics:
+            return batch
+        now_ms = time.time() * 1000
+        for row, record in enumerate(batch):
+            if (wait_ms := due_at(record) - now_ms) > 0:
+                self._fetcher.put_back(batch.partition, batch.columns, len(batch) - row)
+                self._fetcher.pause("delay", [batch.partition])
+                self._delayed.add(batch.partition)
+                self._tasks.start_soon(self._continue_later, batch.partition, wait_ms / 1000)
+                return Batch(batch.partition, batch.columns.slice(0, row)) if row else None
+        return batch
+
+    async def _continue_later(self, partition: TopicPartition, seconds: float) -> None:
+        """Look at the next record again; at once, if its partition was revoked and is back by then."""
+        await anyio.sleep(min(seconds, MAX_DELAY_S))
+        self._delayed.discard(partition)
+        if partition in self._fetcher.cursors:
+            self._fetcher.resume("delay", [partition])
 
     def _enqueue(self, batch: Batch) -> None:
         records = list(batch)
@@ -167,8 +201,9 @@ class HandlerPool:
             self._stream.put_back([batch])
             raise
         progress = self._progress(batch.partition)
-        for key, record in zip(keys, records, strict=True):
-            job = HandlerJob(next(self._numbers), record, progress.deliver(record.next_position))
+        for row, (key, record) in enumerate(zip(keys, records, strict=True)):
+            span = progress.deliver(record.next_position)
+            job = HandlerJob(next(self._numbers), record, span, batch.corrupt.get(row))
             self._queues.put(key, job)
             self._waiting_bytes += job.payload_bytes
         self._waiting[batch.partition] += len(records)
@@ -187,7 +222,8 @@ class HandlerPool:
             return [object() for _ in records]
         if self._options["key"] is None and batch.columns.keys is None:
             raise Unsupported("each(order='key')", "records with keys (Kafka 0.8 and later), or key=lambda record: ...")
-        keys = [record.key if self._options["key"] is None else self._options["key"](record) for record in records]
+        key_of: Callable[[Record], Any] = self._options["key"] or (lambda record: record.key)
+        keys = [None if row in batch.corrupt else key_of(record) for row, record in enumerate(records)]
         try:
             set(keys)
         except TypeError as error:
@@ -241,13 +277,16 @@ class HandlerPool:
             self._unfinished[job.record.partition] = job
 
     async def _call_with_retries(self, job: HandlerJob) -> None:
+        if job.corrupt is not None:
+            await self._give_up(FailedRecord(job.record, job.corrupt, 0), job)
+            return
         attempt, backoff = 0, self._options["backoff"] or Backoff()
         while True:
             error = await self._call(job)
             if error is None:
                 return
             if attempt == self._options["retries"]:
-                await self._give_up(job, error)
+                await self._retry_later_or_give_up(job, error, attempt + 1)
                 return
             log.info("attempt %d failed: %s: %r", attempt + 1, self._describe(job), error)
             await anyio.sleep(backoff.delay(attempt, random()))
@@ -269,12 +308,27 @@ class HandlerPool:
             return failure
         return None
 
-    async def _give_up(self, job: HandlerJob, error: Exception) -> None:
-        topic, record = self._options["dead_letter"], job.record
+    async def _retry_later_or_give_up(self, job: HandlerJob, error: Exception, attempts: int) -> None:
+        """Write a record to the next retry topic; to the dead letters if there is none."""
+        record, topics = job.record, self._retry_topics
+        is_retried = record.topic in topics
+        earlier = failed_attempts(record) if is_retried else 0
+        failure = FailedRecord(record, error, earlier + attempts, is_retried)
+        left = topics[topics.index(record.topic) + 1 :] if is_retried else topics
+        if not left:
+            await self._give_up(failure, job)
+            return
+        delay_s = self._options["retry_topics"][left[0]]
+        log.info("sending to %s, due in %g s: %s: %r", left[0], delay_s, self._describe(job), error)
+        due_ms = int((time.time() + delay_s) * 1000)
+        await send_to_retry(self._dead_letter_producer, left[0], failure, due_ms)
+
+    async def _give_up(self, failure: FailedRecord, job: HandlerJob) -> None:
+        topic = self._options["dead_letter"]
         if topic is None:
-            raise error
-        log.warning("sending to %s: %s: %r", topic, self._describe(job), error)
-        await send_dead_letter(self._dead_letter_producer, topic, record, error)
+            raise failure.error
+        log.warning("sending to %s: %s: %r", topic, self._describe(job), failure.error)
+        await send_dead_letter(self._dead_letter_producer, topic, failure)
 
     async def _name_slow_handlers(self) -> None:
         """Log the handlers that a rebalance would cancel."""

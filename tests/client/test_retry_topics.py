@@ -1,0 +1,299 @@
+"""Records that failed: retry topics with delays, dead letters, and records that cannot be decoded."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from tests.client.one_member import numbered, tp, until
+
+import odradek as od
+from odradek.client.consumer import each
+from odradek.client.consumer.consumer import Consumer
+from odradek.client.consumer.dead_letters import due_at, failed_attempts
+from odradek.core.backoff import Backoff
+from odradek.errors import BrokerError, ConfigError, CorruptMessage, Rejected
+from odradek.testing import MemoryCluster
+from odradek.types import Position, Record, TopicPartition
+
+pytestmark = pytest.mark.anyio
+
+SHORT, LONG = TopicPartition("t.5s", 0), TopicPartition("t.1m", 0)
+RETRIES = {"t.5s": 5.0, "t.1m": 60.0}
+
+
+class Clock:
+    """The time of the process, in place of the system's."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def time(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A clock that stands still; delays are looked at all the time."""
+    clock = Clock(1_000_000.0)
+    monkeypatch.setattr(each, "time", clock)
+    monkeypatch.setattr(each, "MAX_DELAY_S", 0.001)
+    return clock
+
+
+def make_cluster(count: int = 5) -> MemoryCluster:
+    cluster = MemoryCluster(topics={"t": 1, "t.5s": 1, "t.1m": 1, "t.dlq": 1})
+    cluster.append("t", numbered(count))
+    return cluster
+
+
+@asynccontextmanager
+async def handling(
+    cluster: MemoryCluster, handle: Callable[[Record], Any], *, consuming: dict[str, Any] | None = None, **options: Any
+) -> AsyncIterator[Consumer]:
+    """A member that handles `t` and the retry topics."""
+    settings = {"group": "g", "commit_every": 0.001, **(consuming or {})}
+    arguments = {"retry_topics": RETRIES, "dead_letter": "t.dlq", **options}
+    async with (
+        cluster.connect() as k,
+        k.consumer(["t", *RETRIES], **settings) as consumer,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(lambda: consumer.each(handle, **arguments))
+        yield consumer
+        tasks.cancel_scope.cancel()
+
+
+class Handler:
+    """Fails for some values, each time; notes what it was called with."""
+
+    def __init__(self, *failing: bytes) -> None:
+        self.failing, self.seen = set(failing), list[tuple[str, bytes | None]]()
+
+    async def __call__(self, record: Record) -> None:
+        self.seen.append((record.topic, record.value))
+        if record.value in self.failing:
+            raise ValueError(f"no {record.value!r}")
+
+    def of(self, topic: str) -> list[bytes | None]:
+        return [value for where, value in self.seen if where == topic]
+
+
+async def test_a_record_is_retried_after_each_delay_and_then_becomes_a_dead_letter(clock: Clock) -> None:
+    cluster, handler = make_cluster(), Handler(b"000001")
+    async with handling(cluster, handler):
+        await until(lambda: cluster.committed("g").get(tp()) == 5)
+        assert handler.of("t") == numbered(5), "nothing waits for the one that failed"
+        await anyio.wait_all_tasks_blocked()
+        assert handler.of("t.5s") == [] and cluster.committed("g").get(SHORT, 0) == 0
+        clock.seconds += 5
+        await until(lambda: cluster.committed("g").get(SHORT) == 1)
+        clock.seconds += 59
+        await anyio.wait_all_tasks_blocked()
+        assert handler.of("t.5s") == [b"000001"] and handler.of("t.1m") == []
+        clock.seconds += 1
+        await until(lambda: cluster.committed("g").get(LONG) == 1)
+    (dead,) = cluster.records("t.dlq")
+    assert dict(dead.record.headers) == {
+        "odradek.topic": b"t",
+        "odradek.partition": b"0",
+        "odradek.position": b"1",
+        "odradek.error_type": b"ValueError",
+        "odradek.error": b"no b'000001'",
+        "odradek.attempts": b"3",
+    }
+
+
+async def test_what_is_retried_keeps_key_headers_and_timestamp_and_says_when_it_is_due(clock: Clock) -> None:
+    cluster = make_cluster(0)
+    cluster.append("t", [od.ProducerRecord(b"v", key=b"k", headers=[("trace", b"7")], timestamp=5_000)])
+    async with handling(cluster, Handler(b"v"), retries=2, backoff=Backoff(0.0001, 1, 0.0001)):
+        await until(lambda: cluster.records("t.5s"))
+    (kept,) = cluster.records("t.5s")
+    assert (kept.value, kept.key, kept.timestamp) == (b"v", b"k", 5_000)
+    headers = dict(kept.record.headers)
+    assert (headers["trace"], headers["odradek.attempts"]) == (b"7", b"3")
+    assert headers["odradek.due"] == b"%d" % (1_000_005 * 1000)
+
+
+async def test_a_record_that_is_retried_with_success_is_done(clock: Clock) -> None:
+    cluster, handler = make_cluster(), Handler(b"000001")
+    async with handling(cluster, handler):
+        await until(lambda: cluster.committed("g").get(tp()) == 5)
+        handler.failing.clear()
+        clock.seconds += 5
+        await until(lambda: cluster.committed("g").get(SHORT) == 1)
+    assert handler.of("t.5s") == [b"000001"]
+    assert cluster.records("t.1m") == [] and cluster.records("t.dlq") == []
+
+
+async def test_of_one_batch_what_is_due_is_handled_and_the_rest_later(clock: Clock) -> None:
+    cluster, handler = make_cluster(0), Handler()
+    due = [("odradek.due", b"%d" % ((1_000_000 + n) * 1000)) for n in (-1, 0, 1, 2)]
+    cluster.append("t.5s", [od.ProducerRecord(b"%d" % n, headers=[header]) for n, header in enumerate(due)])
+    async with handling(cluster, handler):
+        await until(lambda: handler.of("t.5s") == [b"0", b"1"])
+        clock.seconds += 1
+        await until(lambda: handler.of("t.5s") == [b"0", b"1", b"2"])
+        clock.seconds += 1
+        await until(lambda: handler.of("t.5s") == [b"0", b"1", b"2", b"3"])
+
+
+async def test_records_that_wait_block_no_other_partition_however_many_they_are(clock: Clock) -> None:
+    cluster, handler = make_cluster(0), Handler()
+    waiting = [od.ProducerRecord(b"x" * 1000, headers=[("odradek.due", b"9999999999999")])] * 500
+    cluster.append("t.5s", waiting)
+    cluster.append("t.1m", waiting)
+    async with handling(cluster, handler, consuming={"read_ahead_bytes": 65_536}) as consumer:
+        await until(lambda: consumer.watermarks().keys() >= {SHORT, LONG})
+        for n in range(20):
+            cluster.append("t", [b"%d" % n + b"y" * 1000] * 50)
+            await until(lambda n=n: len(handler.of("t")) == 50 * (n + 1))  # type: ignore[misc]
+    assert len(handler.seen) == 1000
+
+
+async def test_a_record_without_a_time_is_handled_at_once(clock: Clock) -> None:
+    cluster, handler = make_cluster(0), Handler()
+    cluster.append("t.5s", [b"by hand", od.ProducerRecord(b"odd", headers=[("odradek.due", b"soon")])])
+    async with handling(cluster, handler):
+        await until(lambda: handler.of("t.5s") == [b"by hand", b"odd"])
+
+
+async def test_when_each_ends_what_waited_can_be_read(clock: Clock) -> None:
+    cluster = make_cluster(0)
+    cluster.append("t.5s", [od.ProducerRecord(b"late", headers=[("odradek.due", b"9999999999999")])])
+    async with cluster.connect() as k, k.consumer(["t", *RETRIES], group="g") as consumer:
+        with anyio.move_on_after(0.05):
+            await consumer.each(Handler(), retry_topics=RETRIES)
+        assert (await anext(consumer)).value == b"late"
+
+
+async def test_a_revoked_retry_topic_waits_again_when_it_is_back(clock: Clock) -> None:
+    cluster, handler = make_cluster(0), Handler()
+    cluster.append("t.5s", [od.ProducerRecord(b"late", headers=[("odradek.due", b"%d" % (1_000_005 * 1000))])])
+    async with handling(cluster, handler) as consumer:
+        await until(lambda: SHORT in consumer.watermarks())
+        cluster.revoke("g", SHORT)
+        await until(lambda: SHORT not in consumer.assignment)
+        cluster.restore("g")
+        await until(lambda: SHORT in consumer.watermarks())
+        await anyio.wait_all_tasks_blocked()
+        assert handler.seen == []
+        clock.seconds += 5
+        await until(lambda: handler.of("t.5s") == [b"late"])
+
+
+async def test_a_record_that_cannot_be_written_to_its_retry_topic_is_not_done(clock: Clock) -> None:
+    cluster = make_cluster()
+    cluster.fail("produce", BrokerError(29, "TOPIC_AUTHORIZATION_FAILED"))
+    async with cluster.connect() as k, k.consumer(["t", *RETRIES], group="g") as consumer:
+        with pytest.raises(Rejected, match="TOPIC_AUTHORIZATION_FAILED"):
+            await consumer.each(Handler(b"000001"), retry_topics=RETRIES)
+    assert cluster.committed("g")[tp()] == 1
+
+
+async def test_without_dead_letters_the_last_retry_raises(clock: Clock) -> None:
+    cluster = make_cluster()
+    async with cluster.connect() as k, k.consumer(["t", "t.5s"], group="g") as consumer:
+        with pytest.raises(ValueError, match="no b'000001'"):
+            await consumer.each(Handler(b"000001"), retry_topics={"t.5s": 0})
+    assert cluster.committed("g")[SHORT] == 0
+
+
+@pytest.mark.parametrize(
+    ("retry_topics", "kind", "text"),
+    [
+        ({"other": 5.0}, ConfigError, "retry_topics: 'other' is not consumed: name it among the consumer's topics"),
+        ({"t.5s": -1.0}, ConfigError, "retry_topics"),
+        (["t.5s"], TypeError, "retry_topics must be a mapping of topics to seconds"),
+    ],
+)
+async def test_retry_topics_that_cannot_be_are_refused(retry_topics: Any, kind: type[Exception], text: str) -> None:
+    cluster = make_cluster()
+    async with cluster.connect() as k, k.consumer(["t", "t.5s"], group="g") as consumer:
+        with pytest.raises(kind, match=text):
+            await consumer.each(Handler(), retry_topics=retry_topics)
+
+
+@pytest.mark.parametrize(
+    ("headers", "due", "attempts"),
+    [
+        ((), 0, 0),
+        ((("odradek.due", b"5"), ("odradek.attempts", b"2")), 5, 2),
+        ((("odradek.due", b"5"), ("odradek.due", b"7")), 7, 0),
+        ((("odradek.due", None), ("odradek.attempts", b"-1")), 0, 0),
+    ],
+)
+def test_what_a_retried_record_says(headers: Any, due: int, attempts: int) -> None:
+    record = Record(b"v", None, headers, None, None, Position(0), Position(1), 0, SHORT)
+    assert (due_at(record), failed_attempts(record)) == (due, attempts)
+
+
+# ---- records that cannot be decoded -----------------------------------------------------------------------------
+
+
+async def test_a_record_that_cannot_be_decoded_goes_to_the_dead_letters_and_its_partition_continues(
+    clock: Clock,
+) -> None:
+    cluster, handler = make_cluster(), Handler()
+    cluster.corrupt(tp(), 2, "CRC mismatch")
+    async with handling(cluster, handler, consuming={"corrupt": "raw"}, key=lambda record: record.value, order="key"):
+        await until(lambda: cluster.committed("g").get(tp()) == 5)
+    assert handler.of("t") == [value for value in numbered(5) if value != b"000002"]
+    (dead,) = cluster.records("t.dlq")
+    headers = dict(dead.record.headers)
+    assert (headers["odradek.error_type"], headers["odradek.attempts"]) == (b"CorruptMessage", b"0")
+    assert b"CRC mismatch" in (headers["odradek.error"] or b"") and headers["odradek.position"] == b"2"
+    assert cluster.records("t.5s") == [], "no delay makes it right"
+
+
+@pytest.mark.parametrize("corrupt", ["raw", "fail"])
+async def test_without_dead_letters_a_record_that_cannot_be_decoded_ends_each(corrupt: Any) -> None:
+    cluster = make_cluster()
+    cluster.corrupt(tp(), 2, "CRC mismatch")
+    async with cluster.connect() as k, k.consumer("t", group="g", corrupt=corrupt) as consumer:
+        with pytest.raises(CorruptMessage, match="CRC mismatch"):
+            await consumer.each(Handler())
+    assert cluster.committed("g")[tp()] <= 2, "nothing behind it is committed"
+
+
+# ---- crashes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(15))
+async def test_whatever_is_cancelled_every_record_is_handled_or_dead_in_the_end(clock: Clock, seed: int) -> None:
+    chance, cluster = Random(seed), make_cluster(20)
+    cluster.append("t", numbered(0))
+    handled = set[bytes | None]()
+    poison = set(numbered(3, 4))
+
+    async def handle(record: Record) -> None:
+        for _ in range(chance.randrange(3)):
+            await anyio.lowlevel.checkpoint()
+        if record.value in poison or chance.random() < 0.3:
+            raise ValueError("this time")
+        handled.add(record.value)
+
+    def is_over() -> bool:
+        return handled | {record.value for record in cluster.records("t.dlq")} >= set(numbered(20))
+
+    for _ in range(8):
+        with anyio.move_on_after(30), anyio.CancelScope() as scope:
+            async with handling(cluster, handle, order=chance.choice(["partition", "none"])):
+                for _ in range(chance.randrange(200)):
+                    await anyio.lowlevel.checkpoint()
+                clock.seconds += chance.choice([0, 6, 61])
+                if chance.random() < 0.3:
+                    cluster.expire("g")
+                scope.cancel()
+    async with handling(cluster, handle):
+        with anyio.fail_after(60):
+            while not is_over():
+                clock.seconds += 10
+                await anyio.lowlevel.checkpoint()
+    assert {record.value for record in cluster.records("t.dlq")} >= poison and not handled & poison
