@@ -219,6 +219,8 @@ class Connection:
         if on_asyncio():
             loop = self._queue.loop = asyncio.get_running_loop()
             self._clock = loop.time  # the same as anyio's clock, without 0.7 us of asking which loop runs
+            if self.observation is not None:
+                self.observation.clock = loop.time
         try:
             async with anyio.create_task_group() as group:
                 self._scope = group.cancel_scope

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import anyio
 
@@ -43,7 +42,7 @@ class Committer:
     ) -> None:
         self._group, self._progress, self._mark_current = group, progress, mark_current
         self.membership, self._changed = membership, changed
-        self._request = membership.commit if observation is None else partial(observation.commit, membership.commit)
+        self._observation = observation
         self._one_at_a_time = anyio.Lock()
         self._outcomes_known = True  # of all commits so far
         self._scope: anyio.CancelScope | None = None
@@ -104,7 +103,7 @@ class Committer:
             progress.committed = None
         outcomes_known, self._outcomes_known = self._outcomes_known, False
         with anyio.CancelScope() as self._scope:
-            await self._count(self._request(due, metadata))
+            await self._request(due, metadata)
         if self._scope.cancelled_caught:
             return {}
         self._outcomes_known = True
@@ -114,9 +113,15 @@ class Committer:
             chosen[partition].committed = due[partition]
         return {**due}
 
-    async def _count(self, commit: Awaitable[None]) -> None:
+    async def _request(
+        self, positions: Mapping[TopicPartition, Position], metadata: Mapping[TopicPartition, str]
+    ) -> None:
+        commit = self.membership.commit
         try:
-            await commit
+            if self._observation is None:
+                await commit(positions, metadata)
+            else:
+                await self._observation.commit(commit, positions, metadata)
         except OdradekError:
             self.failed_commits += 1
             raise
