@@ -84,7 +84,7 @@ async def test_records_on_their_way_there_and_back(odradek_kafka: KafkaBroker, t
         each.error is None or not each.error.sent for each in recorder.of(RequestFinished) if each.api != "Fetch"
     )
     purposes = {opened.purpose.split(" ")[0] for opened in recorder.of(ConnectionOpened)}
-    assert {"poll", "group"} <= purposes
+    assert "group" in purposes and purposes & {"poll", "fetch"}  # it may end before the first long poll
     assert not any(ended.lost for ended in recorder.of(ConnectionEnded))
 
 

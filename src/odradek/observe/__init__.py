@@ -46,8 +46,8 @@ class ConnectionOpened(NamedTuple):
 
     Attributes:
         broker: The broker; id -1: only its address is known, from the URL.
-        purpose: The kind of work that it is for: `produce`, `fetch`, `poll`, `control`, `bootstrap`, or the first word
-            is `group` or `transaction`.
+        purpose: The kind of work that it is for, such as `produce`, `fetch`, `poll`, `control` and `bootstrap`; that of
+            a coordinator has the name of its group or transactional id as well.
         seconds: Time that look-up, connecting, TLS, versions and SASL have taken (s).
     """
 
