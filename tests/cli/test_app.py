@@ -36,6 +36,7 @@ def test_all_commands_are_registered() -> None:
     assert COMMANDS == [
         "broker",
         "cat",
+        "cluster",
         "demo",
         "group",
         "lag",

@@ -126,6 +126,30 @@ def test_a_group_reads_lags_seeks_and_goes_back(odradek: Command, put: Write, cr
     odradek("group", "describe", group, code=1)
 
 
+def test_a_topic_is_described_by_its_replicas_or_its_configuration(
+    odradek: Command, created: str, odradek_kafka: KafkaBroker
+) -> None:
+    me = odradek_kafka.broker_id
+    first, second = jsons(odradek("topic", "describe", created, "--json"))
+    assert first == {"topic": created, "partition": "0", "leader": me, "replicas": [me], "in_sync": [me]}
+    assert second["partition"] == "1"
+    odradek("topic", "alter", created, "-c", "retention.ms=60000", "--apply")
+    entries = jsons(odradek("topic", "describe", created, "--configs", "--json"))
+    assert {"topic": created, "entry": "retention.ms", "value": "60000", "source": "topic"} in entries
+    odradek("topic", "describe", f"{created}-no", code=1)
+
+
+def test_the_brokers_of_the_cluster_are_listed(odradek: Command, odradek_kafka: KafkaBroker) -> None:
+    (row,) = jsons(odradek("cluster", "--json"))
+    assert row == {
+        "broker": odradek_kafka.broker_id,
+        "address": odradek_kafka.bootstrap,
+        "rack": None,
+        "controller": True,
+    }
+    assert odradek("cluster").startswith("cluster ")
+
+
 def test_a_position_beyond_the_end_is_refused_without_force(
     odradek: Command, put: Write, created: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

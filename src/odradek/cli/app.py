@@ -16,6 +16,7 @@ import odradek
 from odradek import engine
 from odradek.cli.broker import broker
 from odradek.cli.cat import cat
+from odradek.cli.cluster import cluster
 from odradek.cli.demo.command import demo
 from odradek.cli.group import group
 from odradek.cli.lag import lag
@@ -50,7 +51,7 @@ def cli() -> None:
     """Inspect, read, write and look after Kafka clusters of any version, turn topics into tables, run test brokers."""
 
 
-for command in (demo, ls, cat, put, offsets, lag, seek, topic, group, log, broker, pipeline):
+for command in (demo, cluster, ls, cat, put, offsets, lag, seek, topic, group, log, broker, pipeline):
     cli.add_command(command)
 
 

@@ -1,4 +1,4 @@
-"""`odradek topic`: creates, deletes and alters topics."""
+"""`odradek topic`: creates, describes, deletes and alters topics."""
 
 from __future__ import annotations
 
@@ -23,12 +23,16 @@ Rows = list[list[object]]
 @click.group(
     epilog=examples(
         "odradek topic create orders --partitions 6 --replicas 3",
+        "odradek topic describe orders",
         "odradek topic alter orders --config retention.ms=3600000 --apply",
         "odradek topic delete orders --json",
     )
 )
 def topic() -> None:
-    """Create, delete and alter topics (Kafka 0.10.1 and later; older brokers create a topic when it is written to)."""
+    """Create, describe, delete and alter topics (Kafka 0.10.1 and later).
+
+    Older brokers create a topic when it is written to.
+    """
 
 
 @topic.command(
@@ -62,6 +66,41 @@ def create(
     rows: Rows = [[each.name, each.partitions, each.replicas] for each in results.done.values()]
     echo_rows(["topic", "partitions", "replicas"], rows, as_lines)
     return echo_failures(results.failed)
+
+
+@topic.command(epilog=examples("odradek topic describe orders", "odradek topic describe orders --configs --json"))
+@click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
+@click.option("--configs", is_flag=True, help="Print their configurations instead (0.11 and later).")
+@JSON
+@clustered
+def describe(url: str, names: Sequence[str], configs: bool, as_lines: bool) -> int:
+    """Print the leader, the replicas, and those in sync, of each partition of TOPICs (0.8 and later)."""
+
+    async def partitions() -> tuple[Rows, Mapping[str, od.OdradekError]]:
+        async with od.connect(url) as k:
+            described = await k.admin.describe_topics(names)
+        parts = [each for topic in described.done.values() for each in topic.partitions]
+        rows: Rows = [
+            [p.topic, p.name, each.leader, list(each.replicas), list(each.in_sync)]
+            for each in parts
+            for p in [each.partition]
+        ]
+        return rows, described.failed
+
+    async def entries() -> tuple[Rows, Mapping[str, od.OdradekError]]:
+        async with od.connect(url) as k:
+            described = await k.admin.describe_topic_configs(names)
+        rows: Rows = [
+            [name, each.name, each.value, each.source.name.lower()]
+            for name, configuration in described.done.items()
+            for each in configuration.values()
+        ]
+        return rows, described.failed
+
+    rows, failed = od.run(entries if configs else partitions)
+    head = ["topic", "entry", "value", "source"] if configs else ["topic", "partition", "leader", "replicas", "in_sync"]
+    echo_rows(head, rows, as_lines)
+    return echo_failures(failed)
 
 
 @topic.command(epilog=examples("odradek topic delete orders", "odradek topic delete orders payments --apply"))

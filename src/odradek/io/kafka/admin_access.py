@@ -105,7 +105,7 @@ class KafkaAccessAdmin:
                 for user, password in passwords.items()
             )
 
-        hashed = await anyio.to_thread.run_sync(hash_all)
+        hashed = await anyio.to_thread.run_sync(hash_all, abandon_on_cancel=True)
         return await self._alter_users(list(passwords), AlterUserScramCredentialsRequest(upsertions=hashed))
 
     async def delete_passwords(self, users: Sequence[str], mechanism: str) -> Results[str, None]:
