@@ -9,8 +9,10 @@ import pytest
 
 import odradek
 from odradek import errors
+from odradek.types import Position, Record, TopicPartition
 from odradek.wire.kafka07.responses import broker_error
 
+RECORD = Record(b"v", None, (), None, None, Position(7), Position(8), 0, TopicPartition("t", 0))
 EXAMPLES: list[errors.OdradekError] = [
     errors.ConfigError("no such option"),
     errors.Unsupported("a header", "Kafka 0.11"),
@@ -35,6 +37,8 @@ EXAMPLES: list[errors.OdradekError] = [
     errors.Fenced("transactional id t1", "ProducerFenced"),
     errors.TransactionAborted("t1", "a record was rejected"),
     errors.CommitOutcomeUnknown("t1", "no answer"),
+    errors.SerializationError("t", "value", "not JSON"),
+    errors.DeserializationError(RECORD, "key", "not JSON", 7),
     errors.Rejected([b"v"], "too large"),
     errors.NotWritten([b"v"], "no broker"),
     errors.OutcomeUnknown([b"v"], "lost"),
@@ -70,6 +74,7 @@ def test_every_error_is_below_the_root_and_named() -> None:
 def test_errors_of_zookeeper_nodes_and_of_servers_for_tests_are_not_among_the_front_names() -> None:
     hidden = {"NoNode", "NodeExists", "BadVersion", "NotEmpty", "SessionExpired", "ServerError"}
     hidden.add("CommitOutcomeUnknown")  # caught as OutcomeUnknown
+    hidden |= {"SerializationError", "DeserializationError"}  # names of odradek.serde
     assert set(errors.__all__) - set(odradek.__all__) == hidden
 
 

@@ -200,6 +200,24 @@ def chosen_by_librdkafka(bootstrap: str, topic: str, keys: list[bytes]) -> list[
 
 
 @pytest.mark.anyio
+async def test_serializers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = run_page("serializers.md", tmp_path)
+    cluster = MemoryCluster(topics={"orders": 1, "orders.dead": 1})
+    async with cluster.connect() as k:
+        await names["work"](k)
+        assert capsys.readouterr().out == "ann 7 0\n"
+        assert await names["typed"](k) == 7
+        cluster.append("orders", [b"no JSON", b'{"id": 8, "user": "bob"}'], partition=0)
+        order = names["Order"]
+        assert await names["patient"](k) == [order(7, "ann"), b"no JSON", order(8, "bob")]
+        assert await names["some"](k) == [order(7, "ann")]
+        async with anyio.create_task_group() as tasks, k.reader("orders.dead") as dead:
+            tasks.start_soon(names["bill"], k)
+            assert (await anext(dead)).value == b"no JSON"
+            tasks.cancel_scope.cancel()
+
+
+@pytest.mark.anyio
 async def test_testing_without_a_server() -> None:
     """The first example of the page, with code such as it may be about."""
 

@@ -60,6 +60,7 @@ __all__ = [
     "CorruptMessage",
     "DeadlineError",
     "DeliveryError",
+    "DeserializationError",
     "Fenced",
     "GroupError",
     "InternalError",
@@ -76,6 +77,7 @@ __all__ = [
     "ProtocolError",
     "Rejected",
     "RemoteProtocolError",
+    "SerializationError",
     "ServerError",
     "SessionExpired",
     "TopicRecreated",
@@ -231,6 +233,47 @@ class MessageTooLarge(OdradekError):
     def message(self) -> str:
         where = f" at {self.position}" if self.position >= 0 else ""
         return f"{self.partition}{where}: message of {self.size} bytes is larger than {self.limit}"
+
+
+class SerializationError(OdradekError):
+    """A key or value that its serializer cannot encode: the record was not accepted. `__cause__` is the error of the
+    serializer, and decides whether this one is retriable.
+
+    Args:
+        topic: Where the record was to go.
+        field: `key` or `value`.
+        why: The reason, in words.
+    """
+
+    def __init__(self, topic: str, field: str, why: str) -> None:
+        super().__init__(topic, field, why)
+        self.topic, self.field, self.why = topic, field, why
+
+    def message(self) -> str:
+        return f"the {self.field} of a record for {self.topic} cannot be serialized: {self.why}"
+
+
+class DeserializationError(OdradekError):
+    """A record whose key or value its deserializer cannot decode. `__cause__` is the deserializer's own error.
+
+    It is retriable if that error is, such as that of a schema registry that does not answer: the record is then
+    delivered again. Otherwise the record counts as delivered, and reading on continues behind it.
+
+    Args:
+        record: The `Record` as it was read: `record.partition`, `record.position`, and the bytes.
+        field: `key` or `value`.
+        why: The reason, in words.
+        schema: The id of the schema that the bytes name: a number, a GUID, or None if they name none.
+    """
+
+    def __init__(self, record: Any, field: str, why: str, schema: int | str | None = None) -> None:
+        super().__init__(record, field, why, schema)
+        self.record, self.field, self.why, self.schema = record, field, why, schema
+
+    def message(self) -> str:
+        where = f"{self.record.partition} at {self.record.position}"
+        schema = "" if self.schema is None else f" with schema {self.schema}"
+        return f"{where}: the {self.field} cannot be decoded{schema}: {self.why}"
 
 
 class BrokerError(OdradekError):

@@ -58,7 +58,8 @@ def connect(kafka: KafkaBroker) -> od.Cluster:
 async def send(cluster: od.Cluster, topic: str, records: Iterable[Shape], **options: Any) -> od.Acks:
     """Send everything to partition 0."""
     rows = [od.ProducerRecord(value, key, headers, timestamp) for key, value, headers, timestamp in records]
-    async with cluster.producer(**options) as out:
+    producer: od.Producer = cluster.producer(**options)
+    async with producer as out:
         acks = await out.send_many(topic, rows, partition=0)
     return acks.check()
 

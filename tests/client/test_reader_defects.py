@@ -172,13 +172,13 @@ async def test_a_number_of_records_that_cannot_be_is_refused(max_records: object
 @pytest.mark.parametrize("option", ["start", "until"])
 def test_an_impossible_position_is_refused(option: str, position: object) -> None:
     with pytest.raises((ConfigError, TypeError), match=option):
-        make_cluster().connect().reader("t", **{option: position})  # type: ignore[arg-type]
+        make_cluster().connect().reader("t", **{option: position})  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("topics", [b"t", [b"t"], [tp()], 3, None, {"t": 1}, {tp(): "earliest"}, ""])
 def test_topics_that_cannot_be_are_refused(topics: object) -> None:
     with pytest.raises((ConfigError, TypeError), match="topics"):
-        make_cluster().connect().reader(topics)  # type: ignore[arg-type]
+        make_cluster().connect().reader(topics)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("start", [2**63, -1, "earliest", 1.0, None, AtTime(float("nan"))])

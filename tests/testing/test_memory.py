@@ -44,7 +44,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def read(cluster: MemoryCluster, **options: object) -> list[Record]:
-    async with cluster.connect() as k, k.reader("orders", **{"until": od.LATEST, **options}) as reader:  # type: ignore[arg-type]
+    async with cluster.connect() as k, k.reader("orders", **{"until": od.LATEST, **options}) as reader:  # type: ignore[call-overload]
         return [record async for record in reader]
 
 

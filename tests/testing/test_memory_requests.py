@@ -35,7 +35,7 @@ async def values_of(reader: od.Reader, count: int | None = None) -> list[bytes |
 
 
 async def read(cluster: MemoryCluster, **options: object) -> list[bytes | None]:
-    async with cluster.connect() as k, k.reader("t", **{"until": od.LATEST, **options}) as reader:  # type: ignore[arg-type]
+    async with cluster.connect() as k, k.reader("t", **{"until": od.LATEST, **options}) as reader:  # type: ignore[call-overload]
         return await values_of(reader)
 
 

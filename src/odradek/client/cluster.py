@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, TypeVar, Unpack, overload
 
 from odradek import arguments, engine
 from odradek.client.admin import Admin
 from odradek.client.consumer.consumer import Consumer
+from odradek.client.consumer.decoded import DecodedConsumer, DecodedReader
 from odradek.client.consumer.positions import resolve_positions
 from odradek.client.consumer.reader import Reader, Topics
 from odradek.client.consumer.share import ShareConsumer
@@ -23,12 +24,17 @@ from odradek.client.options import (
     start_position,
 )
 from odradek.client.producer.producer import Producer
+from odradek.client.producer.serializing import SerializingProducer
 from odradek.client.tasks import ShieldedTaskGroup
 from odradek.core.interfaces import ClusterStatistics, ProtocolDriver
 from odradek.errors import UsageError
+from odradek.serde import BYTES, DESERIALIZER, SERIALIZER, Deserializer, Serializer
 from odradek.types import AtTime, Position, PositionSpec, TopicPartition
 
 __all__ = ["Cluster"]
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 _TOPIC, _MOMENT = arguments.text("a topic name"), start_position(positions=False)
 
@@ -126,35 +132,94 @@ class Cluster:
 
     # ---- producers, consumers, readers ----------------------------------------------------------------------
 
+    @overload
+    def producer(self, **options: Unpack[ProducerOptions]) -> Producer: ...
+
+    @overload
+    def producer(
+        self, *, value_serializer: Serializer[V], **options: Unpack[ProducerOptions]
+    ) -> SerializingProducer[bytes, V]: ...
+
+    @overload
+    def producer(
+        self, *, key_serializer: Serializer[K], value_serializer: Serializer[V], **options: Unpack[ProducerOptions]
+    ) -> SerializingProducer[K, V]: ...
+
     @arguments.with_options(ProducerOptions)
-    def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
-        """Return a producer, to be used as `async with`.
+    def producer(
+        self,
+        *,
+        key_serializer: Serializer[Any] | None = None,
+        value_serializer: Serializer[Any] | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> Producer | SerializingProducer[Any, Any]:
+        """Return a producer, to be used as `async with`; with a serializer, a `SerializingProducer`.
+
+        Args:
+            key_serializer: Makes bytes of keys; None: they are bytes.
+            value_serializer: Makes bytes of values; None: they are bytes.
 
         Raises:
             ConfigError: An option that cannot work.
             TypeError: An option of the wrong type, or an unknown one.
         """
+        keys, values = SERIALIZER("key_serializer", key_serializer), SERIALIZER("value_serializer", value_serializer)
         options.setdefault("tuning", self._tuning)
-        return Producer(self.driver, **options)
+        raw = Producer(self.driver, **options)
+        return raw if keys is values is None else SerializingProducer(raw, keys or BYTES, values or BYTES)
+
+    @overload
+    def consumer(
+        self, topics: str | Iterable[str] | Mapping[str, int] | None = None, **options: Unpack[ConsumerOptions]
+    ) -> Consumer: ...
+
+    @overload
+    def consumer(
+        self,
+        topics: str | Iterable[str] | Mapping[str, int] | None = None,
+        *,
+        value_deserializer: Deserializer[V],
+        **options: Unpack[ConsumerOptions],
+    ) -> DecodedConsumer[bytes, V]: ...
+
+    @overload
+    def consumer(
+        self,
+        topics: str | Iterable[str] | Mapping[str, int] | None = None,
+        *,
+        key_deserializer: Deserializer[K],
+        value_deserializer: Deserializer[V],
+        **options: Unpack[ConsumerOptions],
+    ) -> DecodedConsumer[K, V]: ...
 
     @arguments.with_options(ConsumerOptions)
     def consumer(
-        self, topics: str | Iterable[str] | Mapping[str, int] | None = None, **options: Unpack[ConsumerOptions]
-    ) -> Consumer:
-        """Return a member of a consumer group, to be used as `async with`; see `Consumer`.
+        self,
+        topics: str | Iterable[str] | Mapping[str, int] | None = None,
+        *,
+        key_deserializer: Deserializer[Any] | None = None,
+        value_deserializer: Deserializer[Any] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> Consumer | DecodedConsumer[Any, Any]:
+        """Return a member of a consumer group, to be used as `async with`: a `Consumer`; with a deserializer, a
+        `DecodedConsumer`.
 
         Args:
             topics: Topic names, or topic -> number of streams.
+            key_deserializer: Makes keys of their bytes; None: they stay bytes.
+            value_deserializer: Makes values of their bytes; None: they stay bytes.
 
         Raises:
             ConfigError: An option that cannot work.
             TypeError: An option of the wrong type, or an unknown one.
             Unsupported: The cluster has no groups: 0.7 without ZooKeeper, and brokers of 0.8.
         """
+        keys, values = _deserializers(key_deserializer, value_deserializer)
         options.setdefault("tuning", self._tuning)
         if options.get("dead_letter_producer") is None:
             options["dead_letter_producer"] = self.producer
-        return Consumer(self.driver, topics, **options)
+        raw = Consumer(self.driver, topics, **options)
+        return raw if keys is values is None else DecodedConsumer(raw, keys or BYTES, values or BYTES)
 
     @arguments.with_options(ShareConsumerOptions)
     def share_consumer(self, topics: str | Iterable[str], **options: Unpack[ShareConsumerOptions]) -> ShareConsumer:
@@ -172,16 +237,51 @@ class Cluster:
         options.setdefault("tuning", self._tuning)
         return ShareConsumer(self.driver, topics, **options)
 
+    @overload
+    def reader(self, topics: Topics, **options: Unpack[ReaderOptions]) -> Reader: ...
+
+    @overload
+    def reader(
+        self, topics: Topics, *, value_deserializer: Deserializer[V], **options: Unpack[ReaderOptions]
+    ) -> DecodedReader[bytes, V]: ...
+
+    @overload
+    def reader(
+        self,
+        topics: Topics,
+        *,
+        key_deserializer: Deserializer[K],
+        value_deserializer: Deserializer[V],
+        **options: Unpack[ReaderOptions],
+    ) -> DecodedReader[K, V]: ...
+
     @arguments.with_options(ReaderOptions)
-    def reader(self, topics: Topics, **options: Unpack[ReaderOptions]) -> Reader:
-        """Return a reader of partitions, to be used as `async with`; see `Reader`.
+    def reader(
+        self,
+        topics: Topics,
+        *,
+        key_deserializer: Deserializer[Any] | None = None,
+        value_deserializer: Deserializer[Any] | None = None,
+        **options: Unpack[ReaderOptions],
+    ) -> Reader | DecodedReader[Any, Any]:
+        """Return a reader of partitions, to be used as `async with`: a `Reader`; with a deserializer, a
+        `DecodedReader`.
 
         Args:
             topics: Topic names, or exact partitions, each with its start.
+            key_deserializer: Makes keys of their bytes; None: they stay bytes.
+            value_deserializer: Makes values of their bytes; None: they stay bytes.
 
         Raises:
             ConfigError: An option that cannot work.
             TypeError: An option of the wrong type, or an unknown one.
         """
+        keys, values = _deserializers(key_deserializer, value_deserializer)
         options.setdefault("tuning", self._tuning)
-        return Reader(self.driver, topics, **options)
+        raw = Reader(self.driver, topics, **options)
+        return raw if keys is values is None else DecodedReader(raw, keys or BYTES, values or BYTES)
+
+
+def _deserializers(keys: object, values: object) -> tuple[Any, Any]:
+    """Check both. Raises TypeError."""
+    return DESERIALIZER("key_deserializer", keys), DESERIALIZER("value_deserializer", values)

@@ -152,10 +152,10 @@ async def cluster(broker: OneBroker, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 async def produce(cluster: od.Cluster, **options: Any) -> od.Acks | od.OdradekError:
     """Send six records in batches of two, behind a first one that introduces the producer."""
-    tuning = replace(HASTY, batch_bytes=70)
+    producer: od.Producer = cluster.producer(tuning=replace(HASTY, batch_bytes=70), **options)
     try:
         with anyio.fail_after(30):
-            async with cluster.producer(tuning=tuning, **options) as out:
+            async with producer as out:
                 await out.send("t", b"first", partition=0)
                 return await out.send_many("t", VALUES, partition=0)
     except od.OdradekError as error:

@@ -99,6 +99,6 @@ class GroupStream(Stream[GroupBatch]):
             self.batch.span.reach(self.last.position)
 
     def take_back(self, partitions: Iterable[TopicPartition]) -> None:
-        if self.batch is not None and self.last is not None and self.batch.partition in partitions:
-            self.batch.span.cut(self.last.next_position)
+        if self.batch is not None and self.batch.partition in partitions:
+            self.batch.span.cut(self.batch.position if self.last is None else self.last.next_position)
         super().take_back(partitions)

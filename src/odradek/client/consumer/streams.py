@@ -6,7 +6,7 @@ in between. For the same reason these are classes and not generators: a cancelle
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["ArrowTables", "Batches", "Stream"]
 
 B = TypeVar("B", bound=Batch)
+D = TypeVar("D")
 T = TypeVar("T")
 
 YIELD_EVERY_ROWS = 8192
@@ -57,12 +58,14 @@ class Stream(Generic[B]):
         self._fetcher, self._make, self._number, self._endless = fetcher, make, number, endless
         self._rows: Iterator[Record] = iter(())
         self._guard = anyio.ResourceGuard("iterating over")
+        self._decoding_guard = anyio.ResourceGuard("iterating over")
         self._rows_since_yield = 0
         self.batch: B | None = None
         """The batch whose records are being handed out one by one."""
         self._topic_id: bytes | None = None  # of the topic that it is of
         self.last: Record | None = None
         """The record handed out last."""
+        self._undecoded: Record | None = None  # the next one, while it is decoded
 
     async def next_batch(self, max_records: int | None = None, max_wait: float = 0.0) -> B | None:
         """Return the next batch, None at the end. Raises the error of a partition or of a background task.
@@ -172,6 +175,42 @@ class Stream(Generic[B]):
         self._topic_id = self._fetcher.topic_id(batch.partition)
         return next(self._rows)
 
+    async def next_decoded(self, decode: Callable[[Record], Awaitable[D]]) -> D:
+        """Return the next record as `decode` returns it; the record leaves the stream in the same step. If it was taken
+        back meanwhile, go on with the record that is next now.
+
+        Raises the error of `decode` in the record's place. If it is retriable, the record is the next one again.
+        Cancellation: safe, nothing is taken.
+        """
+        with self._decoding_guard:
+            while True:
+                record = next(self._rows, None)
+                self._undecoded = record = await self._next_row() if record is None else record
+                error = None
+                try:
+                    decoded = await decode(record)
+                except Exception as failed:
+                    error = failed
+                except BaseException:
+                    self._keep_undecoded()
+                    raise
+                if self._undecoded is not record:
+                    continue
+                if error is None:
+                    self._undecoded, self.last = None, record
+                    return decoded
+                if getattr(error, "retriable", False):
+                    self._keep_undecoded()
+                else:
+                    self._undecoded, self.last = None, record
+                raise error
+
+    def _keep_undecoded(self) -> None:
+        """Make the record that could not be decoded the next one again."""
+        if self._undecoded is not None:
+            self._rows = iter([self._undecoded, *self._rows])  # a chain would grow with each attempt
+            self._undecoded = None
+
     def finish_current(self) -> None:
         """The user has asked for more: every record of the current batch was handed out and processed."""
         self.batch = self.last = None
@@ -179,9 +218,12 @@ class Stream(Generic[B]):
     def take_back(self, partitions: Iterable[TopicPartition]) -> None:
         """Put records that were not handed out yet back, if they are of one of `partitions`."""
         if self.batch is not None and self.batch.partition in partitions:
-            rest = sum(1 for _ in self._rows)
-            self._rows = iter(())
+            has_asked = self._undecoded is not None or self.last is None  # for more: what was handed out is processed
+            rest = (self._undecoded is not None) + sum(1 for _ in self._rows)
+            self._rows, self._undecoded = iter(()), None
             self._fetcher.put_back(self.batch.partition, self.batch.columns, rest)
+            if has_asked:
+                self.finish_current()
 
     def forget_last(self, partition: TopicPartition) -> None:
         """The partition continues elsewhere than after the record that was handed out last."""
@@ -190,9 +232,12 @@ class Stream(Generic[B]):
 
     def exact_position(self) -> tuple[TopicPartition, ExactPosition] | None:
         """Return where the partition of the last record continues after it, if it is read record by record."""
-        if self.last is None:
+        if self.batch is None:
             return None
         r = self.last
+        if r is None:  # its first record is still to be decoded
+            first = self.batch.columns.inner_indexes[0] if self.batch.columns.inner_indexes is not None else 0
+            return self.batch.partition, ExactPosition(self.batch.position, first, self._topic_id)
         inside = r.next_position <= r.position
         return r.partition, ExactPosition(r.next_position, r.inner_index + 1 if inside else 0, self._topic_id)
 
