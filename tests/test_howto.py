@@ -27,6 +27,7 @@ from odradek.wire.kafka07.message_set import encode_set
 
 from .kafka_logs import batch, write_log
 from .payloads import payload
+from .registry.fake import serving
 
 PAGES = Path(__file__).parent.parent / "docs" / "howto"
 BACKUP = "/backup/kafka-logs"
@@ -215,6 +216,11 @@ async def test_serializers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
             tasks.start_soon(names["bill"], k)
             assert (await anext(dead)).value == b"no JSON"
             tasks.cancel_scope.cancel()
+    cluster = MemoryCluster(topics={"avro-orders": 1})
+    with serving() as registry:
+        async with cluster.connect() as k:
+            await names["with_schemas"](k, registry.url)
+    assert capsys.readouterr().out == "[Order(id=7, user='ann')]\n" and "avro-orders-value" in registry.subjects
 
 
 @pytest.mark.anyio

@@ -35,6 +35,7 @@ __all__ = [
     "SerializationError",
     "Serializer",
     "deserialize",
+    "encode_json",
     "serialize",
 ]
 
@@ -142,11 +143,12 @@ STRING: Serde[str] = Serde(str.encode, bytes.decode)
 """Texts as UTF-8."""
 
 
-def _json(value: Any) -> bytes:
+def encode_json(value: Any) -> bytes:
+    """Return JSON as UTF-8, without spaces. Raises ValueError, TypeError."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
-JSON: Serde[Any] = Serde(_json, json.loads)
+JSON: Serde[Any] = Serde(encode_json, json.loads)
 """JSON as UTF-8, without spaces."""
 
 SERIALIZER = arguments.optional(arguments.having("serialize", "a serializer, such as odradek.serde.JSON"))

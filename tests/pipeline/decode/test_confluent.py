@@ -39,7 +39,7 @@ def record_of(name: str = "R", **types: Any) -> str:
 
 
 def schema_of(text: str, kind: str = "AVRO", references: Mapping[str, int] | None = None) -> Any:
-    named = [SimpleNamespace(subject=name, version=version) for name, version in (references or {}).items()]
+    named = [SimpleNamespace(name=name, subject=name, version=version) for name, version in (references or {}).items()]
     return SimpleNamespace(schema_str=text, schema_type=kind, references=named)
 
 

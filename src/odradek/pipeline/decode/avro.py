@@ -22,12 +22,12 @@ from typing import Any, NamedTuple, NoReturn
 
 import fastavro
 import pyarrow as pa
-from fastavro.schema import SchemaParseException, UnknownType
 
 from odradek.errors import ConfigError
 from odradek.pipeline.decode.columns import Array, Record, RowCollector, ValueDecoder, fit_rows
 from odradek.pipeline.decode.dead import DeadReason, UndecodableError, list_of, map_of, struct_of
 from odradek.pipeline.decode.fields import MAX_DEPTH, TIME, decimal_of_bytes, limits_of, type_name
+from odradek.registry.avro import parse_schemas
 
 __all__ = ["AvroDecoder", "AvroNode", "AvroSchema", "parse_avro", "read_avro"]
 
@@ -226,14 +226,12 @@ def parse_avro(text: str, references: tuple[str, ...] = ()) -> AvroSchema:
         ConfigError: It is not the schema of a record, or has a type that tables cannot have.
     """
     named: dict[str, AvroNode | None] = {}
-    known: dict[str, Any] = {}
     try:
-        for each in (*references, text):
-            schema = fastavro.parse_schema(json.loads(each), named_schemas=known)
+        for schema in parse_schemas((*references, text)):
             root = _node(schema, named)
     except ConfigError:
         raise
-    except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"not an Avro schema: {error!r}") from None
     if root.kind != "record":
         raise ConfigError(f"the Avro schema must be that of a record, not {root.kind}")

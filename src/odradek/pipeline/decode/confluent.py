@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
@@ -24,10 +24,11 @@ from odradek.pipeline.decode.columns import Array, RowCollector, ValueDecoder
 from odradek.pipeline.decode.dead import DeadLetter, DeadReason
 from odradek.pipeline.decode.decoder import Decoding
 from odradek.pipeline.errors import SchemaRegistryError
+from odradek.registry.framing import HEAD_BYTES, FramingError, read_id
+from odradek.registry.schemas import Reference, RegisteredSchema, Schema, complete
 
 __all__ = ["ConfluentDecoder", "RegisteredSchema", "Registry", "connect_registry"]
 
-HEAD_BYTES = 5
 MAX_IDS = 10_000  # that are remembered, unknown ones as well: damaged values can have four billion
 
 
@@ -63,11 +64,10 @@ class ConfluentDecoder(ValueDecoder):
     def _decoder(self, head: bytes) -> ValueDecoder | DeadLetter:
         if not head:
             return DeadLetter(DeadReason.EMPTY, "the value is empty, without a schema id")
-        if not head[0] and len(head) == HEAD_BYTES:
-            return self._decoder_of(int.from_bytes(head[1:], "big"))
-        what = f"{len(head)} bytes" if len(head) < HEAD_BYTES else f"the byte {head[0]}"
-        why = f"not Confluent's wire format: {what} instead of a zero byte and a schema id; was it sent without one?"
-        return DeadLetter(DeadReason.FRAMING, why, position=0)
+        try:
+            return self._decoder_of(read_id(head))
+        except FramingError as error:
+            return DeadLetter(DeadReason.FRAMING, str(error), position=0)
 
     def _ask_registry(self, number: int) -> ValueDecoder | DeadLetter:
         schema = self._registry.schema(number)
@@ -118,14 +118,6 @@ def _meaning(node: AvroNode) -> str:
 TIMEOUT_S = 10  # for one request: by default the client would wait forever
 
 
-class RegisteredSchema(NamedTuple):
-    """A schema of the registry."""
-
-    kind: str  # `AVRO`, `JSON` or `PROTOBUF`
-    text: str
-    references: tuple[str, ...] = ()  # schemas that it names, each after those that it names itself
-
-
 class Registry:
     """Schemas of one registry, from a client of confluent-kafka; the URL is for errors."""
 
@@ -135,7 +127,7 @@ class Registry:
     def schema(self, number: int) -> RegisteredSchema | None:
         """Return the schema with an id, or None if the registry has none. Raises SchemaRegistryError."""
         schema = self._ask(self._client.get_schema, number)
-        return None if schema is None else self._complete(schema, {})
+        return None if schema is None else self._complete(schema)
 
     def newest(self, topics: Iterable[str]) -> RegisteredSchema:
         """Return the newest Avro schema of the values of topics. Raises ConfigError, SchemaRegistryError."""
@@ -144,7 +136,7 @@ class Registry:
             version = self._ask(self._client.get_version, subject, "latest")
             if version is None:
                 raise ConfigError(f"the schema registry has no subject {subject}; give the schema in schema_file")
-            schema = self._complete(version.schema, {})
+            schema = self._complete(version.schema)
             if schema.kind != "AVRO":
                 why = "give fields" if schema.kind == "JSON" else "give descriptors and message"
                 raise ConfigError(f"the newest schema of {subject} is of type {schema.kind}: {why}")
@@ -153,16 +145,23 @@ class Registry:
             raise ConfigError(f"the topics have {len(newest) or 'no'} schemas; give that of the table in schema_file")
         return newest.pop()
 
-    def _complete(self, schema: Any, known: dict[tuple[str, int], str]) -> RegisteredSchema:
-        """Return a schema with what it names, and add this to the texts that are known by subject and version."""
-        for key in ((each.subject, each.version) for each in schema.references or ()):
-            if key not in known:
-                version = self._ask(self._client.get_version, *key)
-                if version is None:
-                    why = f"there is no version {key[1]} of {key[0]}, which a schema needs"
-                    raise SchemaRegistryError(self._url, why)
-                known[key] = self._complete(version.schema, known).text
-        return RegisteredSchema(schema.schema_type or "AVRO", schema.schema_str, tuple(known.values()))
+    def _complete(self, schema: Any) -> RegisteredSchema:
+        """Return a schema with what it names."""
+        steps = complete(_plain(schema))
+        try:
+            wanted = next(steps)
+            while True:
+                wanted = steps.send(self._version(wanted))
+        except StopIteration as end:
+            made: RegisteredSchema = end.value
+            return made
+
+    def _version(self, wanted: Reference) -> Schema:
+        version = self._ask(self._client.get_version, wanted.subject, wanted.version)
+        if version is None:
+            why = f"there is no version {wanted.version} of {wanted.subject}, which a schema needs"
+            raise SchemaRegistryError(self._url, why)
+        return _plain(version.schema)
 
     def _ask(self, call: Any, *arguments: Any) -> Any:
         try:
@@ -177,12 +176,17 @@ class Registry:
             raise SchemaRegistryError(self._url, why) from error
 
 
+def _plain(schema: Any) -> Schema:
+    references = tuple(Reference(each.name, each.subject, each.version) for each in schema.references or ())
+    return Schema(schema.schema_type or "AVRO", schema.schema_str, references)
+
+
 def connect_registry(settings: Mapping[str, str]) -> Registry:
     """Return a registry by settings of confluent-kafka's client: `url`, `ssl.ca.location` ... Raises ConfigError."""
     try:
         from confluent_kafka.schema_registry import SchemaRegistryClient
     except ImportError as error:
-        raise ConfigError(f"a schema registry needs confluent-kafka[schemaregistry] ({error})") from None
+        raise ConfigError(f"a schema registry needs odradek[pipeline-registry] ({error})") from None
     numbers = {"max.retries": int, "timeout": float, "cache.capacity": int}
     try:
         typed = {name: numbers.get(name, str)(value) for name, value in settings.items()}

@@ -24,7 +24,7 @@ from odradek.errors import ConfigError
 from odradek.pipeline.decode.columns import Record, ValueDecoder
 from odradek.pipeline.decode.dead import Convert, DeadReason, UndecodableError, list_of, map_of, struct_of
 from odradek.pipeline.decode.fields import MICROSECONDS, TIME, type_name
-from odradek.wire.kafka.primitives import encode_uvarint
+from odradek.registry.framing import message_prefixes
 
 __all__ = ["ProtobufDecoder"]
 
@@ -61,7 +61,7 @@ class ProtobufDecoder(ValueDecoder):
         columns, self._convert = _message(self._descriptor, fields, message, ())
         super().__init__(pa.schema(list(columns)))
         self.parse: Any = message_factory.GetMessageClass(self._descriptor).FromString
-        self._prefixes = _prefixes(self._descriptor) if indexed else []
+        self._prefixes = message_prefixes(self._descriptor) if indexed else ()
 
     def _read(self, value: bytes) -> Record:
         if self._prefixes:
@@ -79,18 +79,6 @@ class ProtobufDecoder(ValueDecoder):
             raise UndecodableError(DeadReason.MISSING, "is required, and not set").inside(missing)
         record: Record = self._convert(message)
         return record
-
-
-def _prefixes(kind: Any) -> list[bytes]:
-    """Return what payloads of a message type begin with: the number of indexes, and the indexes."""
-    indexes: list[int] = []
-    while kind is not None:
-        outer = kind.containing_type
-        siblings = kind.file.message_types_by_name.values() if outer is None else outer.nested_types
-        indexes.insert(0, [each.name for each in siblings].index(kind.name))
-        kind = outer
-    prefix = b"".join(encode_uvarint(number << 1) for number in (len(indexes), *indexes))  # in zigzag coding
-    return [prefix, b"\0"] if indexes == [0] else [prefix]  # the usual case may be written in short
 
 
 def _damage(value: bytes, descriptor: Any, level: int) -> UndecodableError:

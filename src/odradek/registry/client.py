@@ -1,0 +1,280 @@
+"""`SchemaRegistry`: requests to a schema registry, over HTTP.
+
+Source: Confluent's documentation, "Schema Registry API Reference". Karapace, Apicurio (`/apis/ccompat/v7`) and Redpanda
+answer the same requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from urllib.parse import quote, urlsplit
+
+from odradek import arguments
+from odradek.core.backoff import Backoff
+from odradek.errors import Closed, ConfigError
+from odradek.io.retry import retry
+from odradek.io.security import SECURITY, Security, TokenProvider
+from odradek.io.tls import client_context
+from odradek.registry.schemas import Reference, RegisteredSchema, RegistryError, Schema, SchemaId, complete
+from odradek.registry.serdes import RegistrySerde, SerdeOptions, load_format
+from odradek.registry.shared_calls import SharedCalls
+
+if TYPE_CHECKING:
+    import httpx2
+
+__all__ = ["SchemaRegistry"]
+
+T = TypeVar("T")
+
+MAX_KEPT = 10_000
+"""Answers that are remembered, unknown ids as well: damaged values can have four billion."""
+UNKNOWN_S = 60.0
+"""Time for which an id that the registry does not know counts as unknown (s)."""
+MISSING_CODES = (40401, 40402, 40403)
+"""Error codes: there is no such subject, version or schema."""
+CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
+
+_URL = arguments.text("the URL of a registry")
+_TEXT = arguments.optional(arguments.text())
+_SECONDS = arguments.seconds(above=True)
+
+
+class SchemaRegistry:
+    """A schema registry, to be used as `async with`, in one event loop (asyncio or trio).
+
+    Schemas are asked for once, whatever the number of tasks that need them, and remembered. A request that fails in a
+    way that may pass is repeated within `timeout`.
+
+    Args:
+        url: `http://` or `https://`; several of one cluster are tried one after the other.
+        username, password: For basic authentication.
+        token: A bearer token, or an asynchronous function that returns one and is called before every request.
+        headers: Sent with every request, such as `target-sr-cluster`.
+        security: The options of it that begin with `ssl_`, for `https://`.
+        timeout: Time limit for one look-up, attempts included (s).
+
+    Raises:
+        ConfigError, TypeError: An option that cannot work.
+    """
+
+    def __init__(
+        self,
+        url: str | Sequence[str],
+        *,
+        username: str | None = None,
+        password: str | None = None,
+        token: str | TokenProvider | None = None,
+        headers: Mapping[str, str] | None = None,
+        security: Security | None = None,
+        timeout: float = 10.0,
+    ) -> None:
+        try:
+            import httpx2
+        except ImportError as error:
+            raise ConfigError(f"a schema registry needs httpx2: pip install odradek[registry] ({error})") from None
+        self._urls = [_base(each) for each in ([url] if isinstance(url, str) else url)]
+        if not self._urls:
+            raise ConfigError("url=[]: must be at least one URL")
+        self._shown = ", ".join(map(_without_password, self._urls))
+        self._timeout: float = _SECONDS("timeout", timeout)
+        self._token = token
+        auth = None if username is None else (_TEXT("username", username), password or "")
+        trusted = client_context(SECURITY("security", security) or Security())
+        self._http = httpx2.AsyncClient(auth=auth, headers=headers, verify=trusted, timeout=self._timeout)
+        self._http_errors: type[Exception] = httpx2.HTTPError
+        self._open, self._attempts = False, 0
+        self._calls = SharedCalls(MAX_KEPT)
+
+    async def __aenter__(self) -> Self:
+        await self._http.__aenter__()
+        self._open = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open = False
+        await self._http.__aexit__(kind, error, trace)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._shown}>"
+
+    # ---- serializers and deserializers -----------------------------------------------------------------------
+
+    @arguments.with_options(SerdeOptions)
+    def avro(self, schema: str | None = None, **options: Unpack[SerdeOptions]) -> RegistrySerde[Any]:
+        """Return a serializer and deserializer of Avro, with the values of the package fastavro: dict, datetime ...
+
+        Args:
+            schema: As JSON: what is written, and what is read, whichever schema was written. None: values are read as
+                they were written, and written by the newest schema of the subject (`registration="latest"`).
+
+        Raises:
+            ConfigError: It is no schema, or a package is missing.
+        """
+        return RegistrySerde(self, load_format("avro", "AvroFormat", schema), options)
+
+    @arguments.with_options(SerdeOptions)
+    def json_schema(self, schema: str | None = None, **options: Unpack[SerdeOptions]) -> RegistrySerde[Any]:
+        """Return a serializer and deserializer of JSON that a JSON Schema accepts.
+
+        Args:
+            schema: What values are checked against, written or read. None: values are checked against the schema that
+                they were written with, and written by the newest of the subject (`registration="latest"`).
+
+        Raises:
+            ConfigError: It is no schema, or a package is missing.
+        """
+        return RegistrySerde(self, load_format("json", "JsonFormat", schema), options)
+
+    @arguments.with_options(SerdeOptions)
+    def protobuf(self, message: type[T], **options: Unpack[SerdeOptions]) -> RegistrySerde[T]:
+        """Return a serializer and deserializer of Protobuf messages.
+
+        Args:
+            message: The class that protoc made.
+
+        Raises:
+            ConfigError: A package is missing.
+            TypeError: It is no class of messages.
+        """
+        return RegistrySerde(self, load_format("protobuf", "ProtobufFormat", message), options)
+
+    # ---- schemas ---------------------------------------------------------------------------------------------
+
+    async def schema(self, key: int | str) -> RegisteredSchema | None:
+        """Return the schema with an id or a GUID, or None if the registry has none.
+
+        Raises:
+            RegistryError: The registry did not answer within `timeout`, or refused.
+
+        Cancellation: safe.
+        """
+        path = f"/schemas/ids/{key}" if isinstance(key, int) else f"/schemas/guids/{quote(key, safe='')}"
+        return await self._complete(await self._get(path, keep_none_s=UNKNOWN_S))
+
+    async def latest(self, subject: str) -> tuple[SchemaId, RegisteredSchema] | None:
+        """Return the newest schema of a subject, or None. Errors: as `schema`."""
+        response = await self._get(f"/subjects/{quote(subject, safe='')}/versions/latest", keep_s=0)
+        schema = await self._complete(response)
+        return None if schema is None else (_schema_id(response), schema)
+
+    async def register(self, subject: str, schema: Schema) -> SchemaId:
+        """Register a schema under a subject, unless it is registered there. Errors: as `schema`."""
+        return _schema_id(await self._post(f"/subjects/{quote(subject, safe='')}/versions", schema))
+
+    async def find(self, subject: str, schema: Schema) -> tuple[SchemaId, int] | None:
+        """Return the id and the version of a schema under a subject, or None if it is not registered there. Errors: as
+        `schema`."""
+        response = await self._post(f"/subjects/{quote(subject, safe='')}", schema)
+        return None if response is None else (_schema_id(response), int(response["version"]))
+
+    async def _complete(self, response: Any) -> RegisteredSchema | None:
+        if response is None:
+            return None
+        steps = complete(_schema(response))
+        try:
+            wanted = next(steps)
+            while True:
+                wanted = steps.send(await self._version(wanted))
+        except StopIteration as end:
+            made: RegisteredSchema = end.value
+            return made
+
+    async def _version(self, wanted: Reference) -> Schema:
+        response = await self._get(f"/subjects/{quote(wanted.subject, safe='')}/versions/{wanted.version}")
+        if response is None:
+            why = f"there is no version {wanted.version} of {wanted.subject}, which a schema needs"
+            raise RegistryError(self._shown, why, HTTPStatus.NOT_FOUND)
+        return _schema(response)
+
+    # ---- requests --------------------------------------------------------------------------------------------
+
+    async def _get(self, path: str, **keep: float) -> Any:
+        return await self._calls.get(path, lambda: self._ask("GET", path, None), **keep)
+
+    async def _post(self, path: str, schema: Schema) -> Any:
+        body: dict[str, Any] = {"schema": schema.text}
+        if schema.kind != "AVRO":
+            body["schemaType"] = schema.kind
+        if schema.references:
+            body["references"] = [each._asdict() for each in schema.references]
+        return await self._calls.get((path, schema), lambda: self._ask("POST", path, body))
+
+    async def _ask(self, method: str, path: str, body: Any) -> Any:
+        """Send a request until it is answered; return what the answer says, None if that is that there is none."""
+        late = RegistryError(self._shown, f"no answer within {self._timeout:g} s")
+        return await retry(
+            lambda: self._attempt(method, path, body), Backoff(first_s=0.1), limit_s=self._timeout, late=late
+        )
+
+    async def _attempt(self, method: str, path: str, body: Any) -> Any:
+        if not self._open:
+            raise Closed(f"{self!r} is not open: use it inside its async with block")
+        url, headers = self._urls[self._attempts % len(self._urls)], {"Accept": CONTENT_TYPE}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {await self._bearer()}"
+        if body is not None:
+            headers["Content-Type"] = CONTENT_TYPE
+        try:
+            response = await self._http.request(method, url + path, json=body, headers=headers)
+        except self._http_errors as error:
+            self._attempts += 1  # the next one is for the next of the URLs
+            raise RegistryError(self._shown, _reason(error)) from error
+        return self._answer(response)
+
+    async def _bearer(self) -> str:
+        if self._token is None or isinstance(self._token, str):
+            return self._token or ""
+        made = await self._token()
+        return made if isinstance(made, str) else made[0]
+
+    def _answer(self, response: httpx2.Response) -> Any:
+        try:
+            answer = response.json()
+        except ValueError:
+            answer = None
+        if response.status_code == HTTPStatus.OK and isinstance(answer, dict):
+            return answer
+        error = answer if isinstance(answer, dict) else {}
+        if response.status_code == HTTPStatus.NOT_FOUND and error.get("error_code") in MISSING_CODES:
+            return None
+        if response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            self._attempts += 1
+        why = error.get("message") or "what answers is no schema registry"
+        raise RegistryError(self._shown, f"status {response.status_code}: {why}", response.status_code)
+
+
+def _base(url: object) -> str:
+    """Return a URL without the last slash. Raises TypeError, ConfigError."""
+    text: str = _URL("url", url)
+    if urlsplit(text).scheme not in ("http", "https") or not urlsplit(text).hostname:
+        raise ConfigError("url: must be one like https://registry:8081")  # which may have a password: it is not shown
+    return text.rstrip("/")
+
+
+def _reason(error: Exception) -> str:
+    """Name an error of the HTTP client, by its cause if it says nothing itself."""
+    cause: BaseException | None = error
+    while cause is not None and not str(cause):
+        cause = cause.__cause__ or cause.__context__
+    return f"{type(error).__name__}: {cause or 'no reason'}"
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def _schema(response: Mapping[str, Any]) -> Schema:
+    references = (
+        Reference(each["name"], each["subject"], each["version"]) for each in response.get("references") or ()
+    )
+    return Schema(response.get("schemaType") or "AVRO", response["schema"], tuple(references))
+
+
+def _schema_id(response: Mapping[str, Any]) -> SchemaId:
+    return SchemaId(int(response["id"]), response.get("guid"))

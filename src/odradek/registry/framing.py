@@ -1,0 +1,113 @@
+"""Confluent's wire format: how keys and values name their schema, in front of the payload or in a header.
+
+| where | bytes |
+|---|---|
+| in front | 0, the id of the schema (4 bytes, big-endian), for Protobuf the position of the message type, payload |
+| in front | 1, the GUID of the schema (16 bytes), the same |
+| in the header `__key_schema_id` or `__value_schema_id` | the same, without the payload |
+
+Source: Confluent's documentation, "Wire format", and the headers that confluent-kafka 2.11 and later write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from odradek.wire.kafka.primitives import encode_uvarint
+
+__all__ = [
+    "HEAD_BYTES",
+    "Frame",
+    "FramingError",
+    "guid_head",
+    "header_name",
+    "id_head",
+    "message_prefixes",
+    "read_id",
+    "split",
+]
+
+HEAD_BYTES = 5
+"""The zero byte and the id."""
+GUID_HEAD_BYTES = 17
+"""The byte 1 and the GUID."""
+
+
+class FramingError(ValueError):
+    """The bytes name no schema."""
+
+
+class Frame(NamedTuple):
+    """A key or value, taken apart.
+
+    Args:
+        schema: The id (int) or GUID (str) of its schema.
+        payload: What follows.
+        indexes: Protobuf: the position of the message type, if a header has it; None: the payload begins with it.
+    """
+
+    schema: int | str
+    payload: bytes
+    indexes: bytes | None
+
+
+def header_name(field: str) -> str:
+    """Return the header that names the schema of the `key` or `value`."""
+    return f"__{field}_schema_id"
+
+
+def split(data: bytes, headers: Sequence[tuple[str, bytes | None]] = (), field: str = "value") -> Frame:
+    """Take a key or value apart: its schema is in the header of this field, or else in front. Raises FramingError."""
+    name = header_name(field)
+    for header, content in headers:
+        if header == name and content is not None:
+            schema, indexes = _read_head(content)
+            return Frame(schema, data, indexes)
+    return Frame(*_read_head(data), None)
+
+
+def read_id(data: bytes) -> int:
+    """Return the id of the schema that is in front. Raises FramingError, also for a GUID."""
+    if len(data) < HEAD_BYTES or data[0]:
+        raise _no_head(data)
+    return int.from_bytes(data[1:HEAD_BYTES], "big")
+
+
+def _read_head(data: bytes) -> tuple[int | str, bytes]:
+    if data[:1] != b"\1":
+        return read_id(data), data[HEAD_BYTES:]
+    if len(data) < GUID_HEAD_BYTES:
+        raise _no_head(data)
+    return str(UUID(bytes=data[1:GUID_HEAD_BYTES])), data[GUID_HEAD_BYTES:]
+
+
+def _no_head(data: bytes) -> FramingError:
+    what = f"{len(data)} bytes" if len(data) < HEAD_BYTES else f"the byte {data[0]}"
+    why = f"not Confluent's wire format: {what} instead of a zero byte and a schema id; was it sent without one?"
+    return FramingError(why)
+
+
+def id_head(number: int) -> bytes:
+    """Return what names a schema by its id."""
+    return b"\0" + number.to_bytes(4, "big")
+
+
+def guid_head(guid: str) -> bytes:
+    """Return what names a schema by its GUID."""
+    return b"\1" + UUID(guid).bytes
+
+
+def message_prefixes(descriptor: Any) -> tuple[bytes, ...]:
+    """Return what payloads of a Protobuf message type begin with: the number of indexes, and the indexes that lead to
+    it in its file. The first is what confluent-kafka writes."""
+    indexes: list[int] = []
+    kind = descriptor
+    while kind is not None:
+        outer = kind.containing_type
+        siblings = kind.file.message_types_by_name.values() if outer is None else outer.nested_types
+        indexes.insert(0, [each.name for each in siblings].index(kind.name))
+        kind = outer
+    prefix = b"".join(encode_uvarint(number << 1) for number in (len(indexes), *indexes))  # in zigzag coding
+    return (b"\0", prefix) if indexes == [0] else (prefix,)  # the usual case may be written in short

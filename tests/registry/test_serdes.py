@@ -1,0 +1,369 @@
+"""Values in Confluent's wire format: the bytes of others, subjects, registration, other schemas, and what is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, assert_type
+
+import anyio
+import pytest
+from tests.registry.fake import FakeRegistry, guid_of, serving
+from tests.registry.goldens import GOLDENS
+from tests.registry.messages import AVRO, AVRO_VALUES, JSON, JSON_VALUES, Inner, Order, make_inner, make_order
+
+import odradek as od
+from odradek.errors import ConfigError
+from odradek.registry import PayloadError, RegistryError, RegistrySerde, SchemaRegistry
+from odradek.serde import DeserializationError, Deserializer, SerdeContext, SerializationError, Serializer
+from odradek.testing import MemoryCluster
+
+pytestmark = pytest.mark.anyio
+
+VALUES = {"avro": AVRO_VALUES, "json": JSON_VALUES, "order": [make_order()], "inner": [make_inner()]}
+KINDS = [*VALUES]
+OLD = json.dumps({"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}]})
+NEW = json.dumps({
+    "type": "record", "name": "R",
+    "fields": [{"name": "id", "type": "long"}, {"name": "score", "type": "double", "default": 0.5}],
+})  # fmt: skip
+
+
+@pytest.fixture
+def registry() -> Iterator[FakeRegistry]:
+    with serving() as fake:
+        yield fake
+
+
+@asynccontextmanager
+async def opened(fake: FakeRegistry, **options: Any) -> AsyncIterator[SchemaRegistry]:
+    async with SchemaRegistry(fake.url, **options) as made:
+        yield made
+
+
+def serde(registry: SchemaRegistry, kind: str, **options: Any) -> RegistrySerde[Any]:
+    match kind:
+        case "avro":
+            return registry.avro(AVRO, **options)
+        case "json":
+            return registry.json_schema(JSON, **options)
+    return registry.protobuf(Order if kind == "order" else Inner, **options)
+
+
+def context(field: Literal["key", "value"] = "value") -> SerdeContext:
+    return SerdeContext("t", field, [])
+
+
+async def write(serializer: Serializer[Any], value: Any, where: SerdeContext | None = None) -> bytes:
+    made = serializer.serialize(value, where or context())
+    return made if isinstance(made, bytes) else await made
+
+
+async def read(deserializer: Deserializer[Any], data: bytes, where: SerdeContext | None = None) -> Any:
+    made = deserializer.deserialize(data, where or context())
+    return await made if hasattr(made, "__await__") else made
+
+
+# ---- the bytes of others ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "number", "field", "framing", "data", "header"), GOLDENS)
+async def test_bytes_are_those_of_confluent_kafka(
+    registry: FakeRegistry, kind: str, number: int, field: Any, framing: str, data: bytes, header: bytes
+) -> None:
+    async with opened(registry) as client:
+        made = serde(client, kind, framing=framing)
+        for _ in range(2):  # looked up, and remembered
+            where = context(field)
+            assert await write(made, VALUES[kind][number], where) == data
+            assert where.headers == ([(f"__{field}_schema_id", header)] if framing == "header" else [])
+        for reader in (made, serde(client, kind)):  # whatever is written, both are read
+            for _ in range(2):
+                assert await read(reader, data, where) == VALUES[kind][number]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_guid_may_be_in_front_and_an_id_in_a_header(registry: FakeRegistry, kind: str) -> None:
+    async with opened(registry) as client:
+        made, value = serde(client, kind), VALUES[kind][0]
+        data = await write(made, value)
+        number, rest = int.from_bytes(data[1:5], "big"), data[5:]
+        guid = bytes.fromhex(guid_of(registry.schemas[number - 1]["schema"]).replace("-", ""))
+        assert await read(made, b"\1" + guid + rest) == value
+        payload = value.SerializeToString() if kind in ("order", "inner") else rest
+        head = data[: len(data) - len(payload)]
+        assert await read(made, payload, SerdeContext("t", "key", [("x", b""), ("__key_schema_id", head)])) == value
+
+
+async def test_producers_and_consumers_take_and_give_values(registry: FakeRegistry) -> None:
+    cluster = MemoryCluster(topics={"t": 1})
+    async with opened(registry) as client, cluster.connect() as k:
+        orders = client.avro(AVRO, framing="header")
+        async with k.producer(key_serializer=client.protobuf(Order), value_serializer=orders) as out:
+            await out.send("t", AVRO_VALUES[0], key=make_order(), headers=[("h", b"")])
+        async with k.reader(
+            "t", until=od.LATEST, key_deserializer=client.protobuf(Order), value_deserializer=orders
+        ) as r:
+            (record,) = [record async for record in r]
+    assert (record.key, record.value) == (make_order(), AVRO_VALUES[0])
+    assert [name for name, _ in record.headers] == ["h", "__value_schema_id"]
+    assert set(registry.subjects) == {"common.proto", "t-key", "t-value"}
+    assert registry.schemas[1]["references"] == [{"name": "common.proto", "subject": "common.proto", "version": 1}]
+
+
+@dataclass
+class Row:
+    id: int
+    user: str = ""
+
+
+async def test_values_of_another_type_are_converted(registry: FakeRegistry) -> None:
+    async with opened(registry) as client:
+        rows = client.json_schema(JSON).convert(lambda plain: Row(**plain), asdict)
+        assert_type(rows, RegistrySerde[Row])
+        assert await read(rows, await write(rows, Row(1, "ann"))) == Row(1, "ann")
+        data = await write(client.json_schema(JSON), {"id": 1, "more": 2})
+        with pytest.raises(PayloadError, match=r"TypeError: .*'more'") as failed:
+            await read(rows, data)
+        assert failed.value.schema == 1 and not failed.value.retriable
+
+
+# ---- subjects and registration -------------------------------------------------------------------------------------
+
+SUBJECTS = [
+    ("avro", "topic", "t-key"), ("avro", "record", "shop.Order"), ("avro", "topic-record", "t-shop.Order"),
+    ("json", "topic", "t-key"), ("json", "record", "Order"), ("json", "topic-record", "t-Order"),
+    ("inner", "topic", "t-key"), ("inner", "record", "shop.Outer.Inner"),
+    ("inner", "topic-record", "t-shop.Outer.Inner"),
+]  # fmt: skip
+"""As confluent-kafka names them."""
+
+
+@pytest.mark.parametrize(("kind", "subject", "name"), SUBJECTS)
+async def test_the_subject_is_named_as_confluent_kafka_does(
+    registry: FakeRegistry, kind: str, subject: str, name: str
+) -> None:
+    async with opened(registry) as client:
+        await write(serde(client, kind, subject=subject), VALUES[kind][0], context("key"))
+    assert set(registry.subjects) - {"common.proto"} == {name}
+
+
+@pytest.mark.parametrize(
+    "make", [lambda c: c.avro('"long"', subject="record"), lambda c: c.json_schema(subject="record")]
+)
+async def test_a_schema_without_a_name_is_none_of_a_record(registry: FakeRegistry, make: Any) -> None:
+    async with opened(registry) as client:
+        with pytest.raises(ConfigError, match="needs a schema that has a name"):
+            make(client)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_without_registration_a_schema_must_be_there(registry: FakeRegistry, kind: str) -> None:
+    async with opened(registry) as client:
+        made = serde(client, kind, registration="off")
+        with pytest.raises(PayloadError, match="the schema is not registered under the subject"):
+            await write(made, VALUES[kind][0])
+        assert registry.subjects == {}
+        data = await write(serde(client, kind), VALUES[kind][0])
+        assert await write(made, VALUES[kind][0]) == data
+
+
+async def test_the_newest_schema_is_written_and_looked_up_again(
+    registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("odradek.registry.serdes.time.monotonic", lambda: now)
+    first = registry.add("t-value", OLD)
+    async with opened(registry) as client:
+        made = client.avro(registration="latest")
+        data = [await write(made, {"id": 1, "score": 2.0})]
+        second = registry.add("t-value", NEW)
+        now = 59.0
+        data.append(await write(made, {"id": 1, "score": 2.0}))
+        now = 61.0
+        data.append(await write(made, {"id": 1, "score": 2.0}))
+        assert [int.from_bytes(each[1:5], "big") for each in data] == [first, first, second]
+        assert [await read(made, each) for each in data] == [{"id": 1}, {"id": 1}, {"id": 1, "score": 2.0}]
+        with pytest.raises(PayloadError, match="the newest schema of t-value is of type AVRO"):
+            await write(client.json_schema(registration="latest"), {})
+        with pytest.raises(PayloadError, match="the registry has no subject t-key"):
+            await write(made, {"id": 1}, context("key"))
+        with pytest.raises(PayloadError, match="nothing says how to write this"):
+            await write(client.avro(), {"id": 1})
+
+
+async def test_guids_need_a_registry_that_has_them(registry: FakeRegistry) -> None:
+    registry.has_guids = False
+    async with opened(registry) as client:
+        with pytest.raises(PayloadError, match='this registry has no GUIDs: use framing="prefix"'):
+            await write(client.avro(AVRO, framing="header"), AVRO_VALUES[0])
+
+
+# ---- other schemas --------------------------------------------------------------------------------------------------
+
+
+async def test_values_are_read_with_another_schema(registry: FakeRegistry) -> None:
+    async with opened(registry) as client:
+        data = await write(client.avro(OLD), {"id": 1})
+        assert await read(client.avro(NEW), data) == {"id": 1, "score": 0.5}
+        assert await read(client.avro(), data) == {"id": 1}
+        newer = await write(client.avro(NEW), {"id": 2, "score": 1.5})
+        assert await read(client.avro(OLD.replace('"int"', '"long"')), newer) == {"id": 2}
+        with pytest.raises(PayloadError, match="SchemaResolutionError") as failed:
+            await read(client.avro(OLD), newer)
+        assert failed.value.schema == 2
+
+
+async def test_schemas_have_what_they_refer_to(registry: FakeRegistry) -> None:
+    registry.add("inner", '{"type": "record", "name": "I", "fields": [{"name": "a", "type": "int"}]}')
+    reference = {"name": "I", "subject": "inner", "version": 1}
+    middle = '{"type": "record", "name": "M", "fields": [{"name": "i", "type": "I"}]}'
+    registry.add("middle", middle, references=[reference])
+    outer = '{"type": "record", "name": "O", "fields": [{"name": "m", "type": "M"}, {"name": "n", "type": "I"}]}'
+    number = registry.add("t-value", outer, references=[{"name": "M", "subject": "middle", "version": 1}, reference])
+    async with opened(registry) as client:
+        made = client.avro(registration="latest")
+        value = {"m": {"i": {"a": 1}}, "n": {"a": 2}}
+        data = await write(made, value)
+        assert data == b"\0" + number.to_bytes(4, "big") + b"\x02\x04"
+        assert await read(made, data) == value
+        assert registry.asked.count("GET /subjects/inner/versions/1") == 1
+        registry.add("j", '{"type": "integer"}', "JSON")
+        refers = [{"name": "number.json", "subject": "j", "version": 1}]
+        registry.add("t-key", '{"properties": {"n": {"$ref": "number.json"}}}', "JSON", refers)
+        checked = client.json_schema(registration="latest")
+        assert await read(checked, await write(checked, {"n": 1}, context("key"))) == {"n": 1}
+        with pytest.raises(Exception, match="'x' is not of type 'integer'"):
+            await write(checked, {"n": "x"}, context("key"))
+
+
+async def test_a_reference_to_nothing_is_an_error_of_the_registry(registry: FakeRegistry) -> None:
+    registry.add("t-value", OLD, references=[{"name": "I", "subject": "inner", "version": 3}])
+    async with opened(registry) as client:
+        with pytest.raises(RegistryError, match="no version 3 of inner, which a schema needs") as failed:
+            await read(client.avro(), b"\0\0\0\0\1\2")
+        assert (failed.value.schema, failed.value.retriable) == (1, False)
+
+
+# ---- what is wrong --------------------------------------------------------------------------------------------------
+
+WRONG = [
+    (b"", None, "not Confluent's wire format: 0 bytes instead"),
+    (b"\0\0\0\1", None, "not Confluent's wire format: 4 bytes instead"),
+    (b'{"id": 1}', None, "not Confluent's wire format: the byte 123 instead"),
+    (b"\1" + bytes(15), None, "not Confluent's wire format: the byte 1 instead"),
+    (b"\0\0\0\0\7\2", 7, "the registry has no schema 7"),
+    (b"\1" + bytes(16), "00000000-0000-0000-0000-000000000000", "the registry has no schema 0000"),
+    (b"\0\0\0\0\1", 1, "EOFError"),
+    (b"\0\0\0\0\1\2\2", 1, "ValueError: 1 bytes follow the end of the record"),
+    (b"\0\0\0\0\2\2", 2, "schema 2 is of type JSON, not AVRO"),
+    (b"\0\0\0\0\3\2", 3, "schema 3 cannot be used: ConfigError: not an Avro schema"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("data", "schema", "why"), WRONG)
+async def test_a_value_that_cannot_be_read_says_why(
+    registry: FakeRegistry, data: bytes, schema: object, why: str
+) -> None:
+    registry.add("a", OLD)
+    registry.add("b", JSON, "JSON")
+    registry.add("c", '{"type": "recordx"}')
+    cluster = MemoryCluster(topics={"t": 1})
+    cluster.append("t", [data, b"\0\0\0\0\1\2"], partition=0)
+    async with (
+        opened(registry) as client,
+        cluster.connect() as k,
+        k.reader("t", until=od.LATEST, value_deserializer=client.avro()) as r,
+    ):
+        with pytest.raises(DeserializationError) as failed:
+            await anext(r)
+        error = failed.value
+        assert (error.record.value, error.schema, error.retriable) == (data, schema, False)
+        assert isinstance(error.__cause__, PayloadError) and error.why.startswith(why)
+        assert (await anext(r)).value == {"id": 1}
+
+
+async def test_a_message_of_another_type_is_refused(registry: FakeRegistry) -> None:
+    async with opened(registry) as client:
+        data = await write(client.protobuf(Inner), make_inner())
+        with pytest.raises(PayloadError, match="it is a message of another type, or damaged") as failed:
+            await read(client.protobuf(Order), data)
+        assert failed.value.schema == 2
+        with pytest.raises(PayloadError, match="DecodeError"):
+            await read(client.protobuf(Order), b"\0\0\0\0\2\0\xff")
+        wrong: Any = int
+        with pytest.raises(TypeError, match="message must be a class of Protobuf messages"):
+            client.protobuf(wrong)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "cause"),
+    [
+        ("avro", {"id": "x"}, "TypeError"),
+        ("json", {"id": "x"}, "ValueError: $.id: 'x' is not of type 'integer'"),
+        ("order", make_inner(), "TypeError"),
+    ],
+)
+async def test_a_value_that_its_schema_refuses_is_not_sent(
+    registry: FakeRegistry, kind: str, value: Any, cause: str
+) -> None:
+    async with (
+        opened(registry) as client,
+        MemoryCluster(topics={"t": 1}).connect() as k,
+        k.producer(value_serializer=serde(client, kind)) as out,
+    ):
+        with pytest.raises(SerializationError) as failed:
+            await out.send("t", value)
+        assert cause in failed.value.why and not failed.value.retriable
+
+
+@pytest.mark.parametrize("text", ["{", '{"type": "recordx"}', '{"type": 7}'])
+async def test_what_is_no_schema_is_refused_at_once(registry: FakeRegistry, text: str) -> None:
+    async with opened(registry) as client:
+        for make in (client.avro, client.json_schema):
+            with pytest.raises(ConfigError, match=r"not an? (Avro|JSON) ?[sS]chema"):
+                make(text)
+
+
+async def test_a_registry_that_is_away_keeps_its_records(registry: FakeRegistry) -> None:
+    registry.add("a", OLD)
+    cluster = MemoryCluster(topics={"t": 1})
+    cluster.append("t", [b"\0\0\0\0\1\2"], partition=0)
+    async with opened(registry, timeout=0.5) as client, cluster.connect() as k:
+        async with k.consumer("t", group="g", value_deserializer=client.avro()) as c:
+            registry.faults = [(503, b"") for _ in range(100)]
+            for _ in range(2):
+                with pytest.raises(DeserializationError) as failed:
+                    await anext(c)
+                assert failed.value.retriable and failed.value.schema == 1
+                assert isinstance(failed.value.__cause__, RegistryError)
+            registry.faults = []
+            assert (await anext(c)).value == {"id": 1}
+        async with k.producer(value_serializer=client.avro(NEW)) as out:
+            registry.faults = [(503, b"") for _ in range(100)]
+            with pytest.raises(SerializationError) as lost:
+                await out.send("t", {"id": 1, "score": 0.0})
+            assert lost.value.retriable
+            registry.faults = []
+            await out.send("t", {"id": 1, "score": 0.0})
+
+
+async def test_many_tasks_that_need_a_schema_ask_once(registry: FakeRegistry) -> None:
+    registry.add("a", OLD)
+    async with opened(registry) as client:
+        made = client.avro()
+        registry.gate.clear()
+        values: list[Any] = []
+
+        async def one() -> None:
+            values.append(await read(made, b"\0\0\0\0\1\2"))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(50):
+                tasks.start_soon(one)
+            while not registry.asked:
+                await anyio.lowlevel.checkpoint()
+            registry.gate.set()
+        assert values == [{"id": 1}] * 50 and registry.asked == ["GET /schemas/ids/1"]
