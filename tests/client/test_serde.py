@@ -446,6 +446,31 @@ async def test_each_handles_decoded_records_and_sends_the_others_away_as_they_we
     assert error is not None and error.startswith(b"DeserializationError: t/0 at ")
 
 
+async def test_each_waits_for_what_passes_and_sends_no_good_record_away(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = MemoryCluster(topics={"t": 1, "dlq": 1})
+    cluster.append("t", numbered(10), partition=0)
+    serde, seen = Orders(), list[object]()
+    serde.fails = Away("no answer")
+
+    async def handle(record: DecodedRecord[bytes, Order]) -> None:
+        seen.append(record.value)
+
+    async with cluster.connect() as k:
+        async with consuming(k, serde) as c, anyio.create_task_group() as tasks:
+
+            async def work() -> None:
+                await c.each(handle, dead_letter="dlq", order="none", parallel=3)
+
+            tasks.start_soon(work)
+            await until(lambda: serde.asked >= 12)
+            serde.fails = None
+            await until(lambda: len(seen) == 10)
+            tasks.cancel_scope.cancel()
+        async with k.reader("dlq", until=od.LATEST) as r:
+            assert [record async for record in r] == []
+    assert caplog.text.count("decoding waits: t/0 at ") == 1
+
+
 async def test_each_raises_what_cannot_be_decoded_without_a_place_for_it() -> None:
     seen: list[object] = []
 

@@ -6,8 +6,9 @@ wait for a deserializer loses nothing.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
-from functools import wraps
+from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack
 
@@ -19,6 +20,9 @@ from odradek.client.consumer.group_batches import GroupBatch
 from odradek.client.consumer.reader import Reader
 from odradek.client.consumer.streams import Batches, Stream
 from odradek.client.options import HandlerArguments
+from odradek.core.backoff import Backoff
+from odradek.errors import DeserializationError
+from odradek.io.retry import retry
 from odradek.serde import DecodedRecord, Deserializer, SerdeContext, deserialize
 from odradek.types import Record
 
@@ -27,24 +31,9 @@ __all__ = ["DecodedConsumer", "DecodedReader", "DecodedStream"]
 K = TypeVar("K")
 V = TypeVar("V")
 
+log = logging.getLogger("odradek.consumer")
+
 _HANDLER = arguments.function(HANDLER)
-
-
-class _Decoder(Generic[K, V]):
-    """Both deserializers."""
-
-    def __init__(self, keys: Deserializer[K], values: Deserializer[V]) -> None:
-        self._keys, self._values = keys, values
-
-    async def decode(self, record: Record) -> DecodedRecord[K, V]:
-        """Decode one record, such as one of a batch.
-
-        Raises:
-            DeserializationError: With the record, and whether another attempt may succeed.
-        """
-        context = SerdeContext(record.topic, "key", [*record.headers])
-        key = await deserialize(self._keys, record, "key", context)
-        return DecodedRecord(record, key, await deserialize(self._values, record, "value", context))
 
 
 class DecodedStream(Generic[K, V]):
@@ -64,7 +53,45 @@ class DecodedStream(Generic[K, V]):
         return await self._stream.next_decoded(self._decode)
 
 
-class DecodedConsumer(_Decoder[K, V]):
+class _Decoded(Generic[K, V]):
+    """Base of both: iterates over what `raw` reads, and enters and leaves it."""
+
+    def __init__(self, raw: Consumer | Reader, keys: Deserializer[K], values: Deserializer[V]) -> None:
+        self._entered, self._keys, self._values = raw, keys, values
+        self._stream = DecodedStream(raw.__aiter__(), self.decode)
+
+    async def __aenter__(self) -> Self:
+        """Enter `raw`."""
+        await self._entered.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._entered.__aexit__(kind, error, trace)
+
+    def __aiter__(self) -> DecodedStream[K, V]:
+        """Iterate by record: see `DecodedStream`."""
+        return self._stream
+
+    async def __anext__(self) -> DecodedRecord[K, V]:
+        return await self._stream.__anext__()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._entered!r}>"
+
+    async def decode(self, record: Record) -> DecodedRecord[K, V]:
+        """Decode one record, such as one of a batch.
+
+        Raises:
+            DeserializationError: With the record, and whether another attempt may succeed.
+        """
+        context = SerdeContext(record.topic, "key", [*record.headers])
+        key = await deserialize(self._keys, record, "key", context)
+        return DecodedRecord(record, key, await deserialize(self._values, record, "value", context))
+
+
+class DecodedConsumer(_Decoded[K, V]):
     """A member of a consumer group whose records are decoded. Made by `Cluster.consumer` with `value_deserializer`, and
     used as `async with`, like the `Consumer` that it reads with.
 
@@ -74,28 +101,11 @@ class DecodedConsumer(_Decoder[K, V]):
     """
 
     def __init__(self, raw: Consumer, keys: Deserializer[K], values: Deserializer[V]) -> None:
-        super().__init__(keys, values)
+        super().__init__(raw, keys, values)
         self.raw = raw
-        self._stream = DecodedStream(raw.__aiter__(), self.decode)
         self.streams = tuple(DecodedStream(stream, self.decode) for stream in raw.streams)
         """The streams: see `Consumer.streams`."""
-
-    async def __aenter__(self) -> Self:
-        """Join the group, as `Consumer` does."""
-        await self.raw.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.raw.__aexit__(kind, error, trace)
-
-    def __aiter__(self) -> DecodedStream[K, V]:
-        """Iterate by record, see `DecodedStream`. A record counts as done when the next one is asked for."""
-        return self._stream
-
-    async def __anext__(self) -> DecodedRecord[K, V]:
-        return await self._stream.__anext__()
+        self._waits = False
 
     def batches(self, *, max_records: int | None = None, max_wait: float = 0.0) -> Batches[GroupBatch]:
         """Iterate by batch of records as they were read, see `Consumer.batches`; `decode` decodes one of them."""
@@ -108,7 +118,8 @@ class DecodedConsumer(_Decoder[K, V]):
         """Call `handle` for every record, decoded, as `Consumer.each` does.
 
         Decoding is part of handling: a DeserializationError is retried, sent to `dead_letter` or raised as an error of
-        the handler is. `key` gets the record as it was read.
+        the handler is. If it is retriable, such as that of a registry that does not answer, decoding is attempted until
+        it succeeds. `key` gets the record as it was read.
 
         Args:
             handle: A coroutine function. It may be cancelled, and called again for the same record.
@@ -117,15 +128,24 @@ class DecodedConsumer(_Decoder[K, V]):
 
         @wraps(handle)
         async def handle_decoded(record: Record) -> None:
-            await handle(await self.decode(record))
+            await handle(await retry(partial(self._decode_or_log, record), Backoff()))
 
         await self.raw.each(handle_decoded, **options)
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.raw!r}>"
+    async def _decode_or_log(self, record: Record) -> DecodedRecord[K, V]:
+        """Decode a record. Logs the first of the errors that pass."""
+        try:
+            decoded = await self.decode(record)
+        except DeserializationError as error:
+            if error.retriable and not self._waits:
+                self._waits = True
+                log.warning("decoding waits: %s", error)
+            raise
+        self._waits = False
+        return decoded
 
 
-class DecodedReader(_Decoder[K, V]):
+class DecodedReader(_Decoded[K, V]):
     """A reader whose records are decoded. Made by `Cluster.reader` with `value_deserializer`, and used as `async with`,
     like the `Reader` that it reads with.
 
@@ -135,30 +155,9 @@ class DecodedReader(_Decoder[K, V]):
     """
 
     def __init__(self, raw: Reader, keys: Deserializer[K], values: Deserializer[V]) -> None:
-        super().__init__(keys, values)
+        super().__init__(raw, keys, values)
         self.raw = raw
-        self._stream = DecodedStream(raw.__aiter__(), self.decode)
-
-    async def __aenter__(self) -> Self:
-        """Look topics up, as `Reader` does."""
-        await self.raw.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.raw.__aexit__(kind, error, trace)
-
-    def __aiter__(self) -> DecodedStream[K, V]:
-        """Records, one by one: see `DecodedStream`."""
-        return self._stream
-
-    async def __anext__(self) -> DecodedRecord[K, V]:
-        return await self._stream.__anext__()
 
     def batches(self, *, max_records: int | None = None, max_wait: float = 0.0) -> Batches[Batch]:
         """Iterate by batch of records as they were read, see `Reader.batches`; `decode` decodes one of them."""
         return self.raw.batches(max_records=max_records, max_wait=max_wait)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.raw!r}>"

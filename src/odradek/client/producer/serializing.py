@@ -60,13 +60,9 @@ class SerializingProducer(Generic[K, V]):
             OdradekError: What `Producer.send` raises.
         """
         record = await self.record(topic, value, key=key, headers=headers, timestamp=timestamp)
+        value_bytes, key_bytes, all_headers, _ = record
         return await self.raw.send(
-            topic,
-            record.value,
-            key=record.key,
-            partition=partition,
-            headers=record.headers,
-            timestamp=record.timestamp,
+            topic, value_bytes, key=key_bytes, partition=partition, headers=all_headers, timestamp=timestamp
         )
 
     async def put(
@@ -86,13 +82,9 @@ class SerializingProducer(Generic[K, V]):
             OdradekError: What `Producer.put` raises.
         """
         record = await self.record(topic, value, key=key, headers=headers, timestamp=timestamp)
+        value_bytes, key_bytes, all_headers, _ = record
         await self.raw.put(
-            topic,
-            record.value,
-            key=record.key,
-            partition=partition,
-            headers=record.headers,
-            timestamp=record.timestamp,
+            topic, value_bytes, key=key_bytes, partition=partition, headers=all_headers, timestamp=timestamp
         )
 
     async def record(
