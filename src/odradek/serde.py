@@ -160,8 +160,8 @@ async def serialize(serializer: Serializer[Any], value: Any, context: SerdeConte
     if value is None:
         return None
     try:
-        data = serializer.serialize(value, context)
-        if not isinstance(data, bytes):
+        data: Any = serializer.serialize(value, context)
+        if not isinstance(data, bytes) and hasattr(data, "__await__"):
             data = await data
         if not isinstance(data, bytes):
             raise TypeError(f"the serializer returned {type(data).__name__}, not bytes")

@@ -132,8 +132,8 @@ class NoBytes:
         (Orders, Order(-1), ValueError, "ValueError: negative"),
         (JSON, float("nan"), ValueError, "ValueError: Out of range float values are not JSON compliant"),
         (STRING, 7, TypeError, "TypeError: "),
-        (NoBytes(), "text", TypeError, "TypeError: "),
-        (NoBytes(), bytearray(b"x"), TypeError, "TypeError: "),
+        (NoBytes(), "text", TypeError, "TypeError: the serializer returned str, not bytes"),
+        (NoBytes(), bytearray(b"x"), TypeError, "TypeError: the serializer returned bytearray, not bytes"),
     ],
 )
 async def test_what_cannot_be_serialized_is_not_sent(serializer: Any, value: Any, cause: type, why: str) -> None:
