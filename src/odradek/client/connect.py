@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from odradek import arguments
 from odradek.client.cluster import Cluster
 from odradek.client.options import TUNING, Tuning
 from odradek.io.drivers import DriverOptions, make_driver
 from odradek.io.observation import observer_calls
 from odradek.io.security import SECURITY, Security
-from odradek.observe import Observer
+
+if TYPE_CHECKING:
+    from odradek.observe import Observer
 
 __all__ = ["connect"]
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from odradek import observe
-from odradek.observe import Observer
+if TYPE_CHECKING:
+    from odradek.observe import Observer
 
 __all__ = ["ObserverCalls"]
 
@@ -28,6 +28,8 @@ class ObserverCalls:
     """
 
     def __init__(self, observer: Observer, failed: Failed) -> None:
+        from odradek import observe  # which nobody needs without an observer
+
         self.connection_opened = _call(observer, failed, "connection_opened", observe.ConnectionOpened)
         self.connection_failed = _call(observer, failed, "connection_failed", observe.ConnectionFailed)
         self.connection_ended = _call(observer, failed, "connection_ended", observe.ConnectionEnded)
@@ -46,6 +48,8 @@ class ObserverCalls:
 
 def _call(observer: Observer, failed: Failed, name: str, kind: type[tuple[Any, ...]]) -> Call:
     """Return the function for one method of an observer."""
+    from odradek.observe import Observer
+
     method = getattr(observer, name)
     if getattr(method, "__func__", None) is getattr(Observer, name):
         return _ignore

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from inspect import iscoroutinefunction
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 
@@ -14,12 +14,12 @@ from odradek import arguments
 from odradek.core.observer_calls import ObserverCalls
 from odradek.engine import Buffer
 from odradek.errors import OdradekError
-from odradek.observe import Observer
 from odradek.types import Broker
 
-__all__ = ["ConnectionObservation", "RequestObservation", "observer_calls"]
+if TYPE_CHECKING:
+    from odradek.observe import Observer
 
-_OBSERVER = arguments.optional(arguments.instance(Observer, "an odradek.observe.Observer"))
+__all__ = ["ConnectionObservation", "RequestObservation", "observer_calls"]
 
 log = logging.getLogger("odradek.observe")
 
@@ -30,8 +30,11 @@ def observer_calls(observer: Observer | None) -> ObserverCalls | None:
     Raises:
         TypeError: It is no Observer, or one of its methods is a coroutine function.
     """
-    if _OBSERVER("observer", observer) is None or observer is None:
+    if observer is None:
         return None
+    from odradek.observe import Observer  # which nobody needs without an observer
+
+    arguments.instance(Observer, "an odradek.observe.Observer")("observer", observer)
     for name in vars(Observer):
         if iscoroutinefunction(getattr(observer, name)):
             raise TypeError(f"observer: {type(observer).__name__}.{name} must be a plain function: nothing awaits it")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from odradek.client.cluster import Cluster
 from odradek.client.options import Tuning
@@ -11,13 +12,15 @@ from odradek.core.interfaces import ProducerRecord
 from odradek.core.produce.batch import as_record
 from odradek.errors import BrokerError, ConfigError, ConnectionLost, OdradekError
 from odradek.io.observation import observer_calls
-from odradek.observe import Observer
 from odradek.testing.memory.clock import MemoryClock
 from odradek.testing.memory.driver import MemoryDriver
 from odradek.testing.memory.faults import MemoryRequest, Operation, check_operation, check_request
 from odradek.testing.memory.log import MemoryLog, StoredRecord
 from odradek.testing.memory.state import ClusterState
 from odradek.types import Broker, Position, PositionSpec, TopicPartition
+
+if TYPE_CHECKING:
+    from odradek.observe import Observer
 
 __all__ = ["MemoryCluster"]
 
