@@ -159,9 +159,10 @@ async def test_records_that_wait_block_no_other_partition_however_many_they_are(
 
 async def test_a_record_without_a_time_is_handled_at_once(clock: Clock) -> None:
     cluster, handler = make_cluster(0), Handler()
-    cluster.append("t.5s", [b"by hand", od.ProducerRecord(b"odd", headers=[("odradek.due", b"soon")])])
+    odd = [od.ProducerRecord(b"odd", headers=[("odradek.due", due)]) for due in (b"soon", b"9" * 5000)]
+    cluster.append("t.5s", [b"by hand", *odd])
     async with handling(cluster, handler):
-        await until(lambda: handler.of("t.5s") == [b"by hand", b"odd"])
+        await until(lambda: handler.of("t.5s") == [b"by hand", b"odd", b"odd"])
 
 
 async def test_when_each_ends_what_waited_can_be_read(clock: Clock) -> None:

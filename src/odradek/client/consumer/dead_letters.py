@@ -79,7 +79,7 @@ def failed_attempts(record: Record) -> int:
 
 def _number(headers: Headers, name: str) -> int:
     text = next((value for key, value in reversed(headers) if key == name and value is not None), b"")
-    return int(text) if text.isdigit() else 0
+    return int(text) if text.isdigit() and len(text) < 20 else 0
 
 
 def _headers(failure: FailedRecord) -> tuple[tuple[str, bytes | None], ...]:
