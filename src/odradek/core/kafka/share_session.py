@@ -319,10 +319,9 @@ class ShareSession:
 
     def fetched(self, response: ShareFetchResponse) -> ShareAnswer:
         """Apply the response to a ShareFetch. What it says of other partitions than those of the session is ignored."""
-        if not self._continues(response.error_code):
-            return self._ended(response.error_code, response.error_message)
-        if response.acquisition_lock_timeout_ms > 0:
-            self.lock_s = response.acquisition_lock_timeout_ms / 1000
+        if response.error_code:
+            return self._end(response)
+        self._count(response)
         answer = ShareAnswer()
         for topic in response.responses:
             for data in topic.partitions:
@@ -336,10 +335,9 @@ class ShareSession:
     def acknowledged(self, response: ShareAcknowledgeResponse) -> ShareAnswer:
         """Apply the response to a ShareAcknowledge."""
         closes = self.state is _S.CLOSING
-        if not self._continues(response.error_code):
-            return self._ended(response.error_code, response.error_message)
-        if response.acquisition_lock_timeout_ms > 0:
-            self.lock_s = response.acquisition_lock_timeout_ms / 1000
+        if response.error_code:
+            return self._end(response)
+        self._count(response)
         answer = ShareAnswer()
         for topic in response.responses:
             for data in topic.partitions:
@@ -368,16 +366,16 @@ class ShareSession:
         self._acquired.clear()
         return answer
 
-    def _continues(self, code: int) -> bool:
-        """Count a response. Return False if its error ends the session."""
-        if code:
-            return False
+    def _count(self, response: ShareFetchResponse | ShareAcknowledgeResponse) -> None:
+        """Count a response without an error."""
         self.state = SHARE_SESSION.after(self.state, _E.ANSWERED)
         self.epoch = 1 if self.epoch >= MAX_EPOCH else self.epoch + 1
-        return True
+        if response.acquisition_lock_timeout_ms > 0:
+            self.lock_s = response.acquisition_lock_timeout_ms / 1000
 
-    def _ended(self, code: int, text: str | None) -> ShareAnswer:
+    def _end(self, response: ShareFetchResponse | ShareAcknowledgeResponse) -> ShareAnswer:
         """Begin a new session: after any error of a whole response nobody knows what the broker has counted."""
+        code, text = response.error_code, response.error_message
         answer = self.lost(text or ErrorCode(code).name)
         answer.code, answer.text = code, text or ""
         return answer
