@@ -248,7 +248,7 @@ def test_the_how_to_names_the_release_of_each_method() -> None:
 
 def test_an_administrator_has_no_other_method() -> None:
     methods = {name for name in dir(Admin) if not name.startswith("_")}
-    everywhere = {"describe_cluster", "describe_topics", "list_offsets", "group_positions", "reset_positions"}
+    everywhere = {"describe_cluster", "describe_topics", "list_offsets", "group_positions", "lag", "reset_positions"}
     assert methods - VERBS.keys() == {*everywhere, "alter_topic_configs"}
     assert since(AlterConfigsRequest) == documented()["alter_topic_configs"]
 
