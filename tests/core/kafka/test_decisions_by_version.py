@@ -22,6 +22,7 @@ ALLOWED = {
     "client/consumer/fetcher.py compare_topic": "an id that is not known says nothing about which topic it is",
     "client/consumer/reader.py _as_json": "how a bookmark without an id is written down",
     "client/consumer/reader.py _resolve": "a bookmark without an id is taken for one in the topic of today",
+    "client/consumer/reader.py _positions_in_present_topics": "a position without an id is one in the topic of today",
     "core/kafka/admin_topics.py id_text": "shows an id to the user: None where the broker has sent none",
     "core/kafka/admin_transactions.py abort_request": "without a marker of a producer there is no epoch to compare",
     "core/kafka/consumer_group_member.py _is_leaving": "the epoch of a member that leaves is -1 or -2 (KIP-848)",
