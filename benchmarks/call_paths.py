@@ -275,11 +275,11 @@ FETCH_KAFKA07 = """
     RequestPipeline.data_sent PartitionSet.take Cursor.take RowQueue.take_rows Batch()
 """
 REBALANCE = """
-    Member._receive_heartbeat Member._prepare_rejoin KafkaMembership._carry_out Consumer._stop_delivery
-    Committer.commit Consumer._clear_assignment MemberRunner.revoked Member._subscriptions join_request
+    Member._receive_heartbeat Member._prepare_rejoin KafkaMembership._carry_out OwnedPartitions.stop_delivery
+    Committer.commit OwnedPartitions.clear MemberRunner.revoked Member._subscriptions join_request
     MemberRunner._send Member._receive_join GroupLeader() MemberRunner._compute GroupTopics.read
     KafkaRoutingTable.apply Member.assign RangeAssignor.assign sync_request MemberRunner._send Member._receive_sync
-    KafkaMembership._assign KafkaOffsets.fetch read_fetch Consumer.assign
+    KafkaMembership._assign KafkaOffsets.fetch read_fetch OwnedPartitions.assign
 """
 PIPELINE = """
     FlowRun.step BrokerCatalog.extents to_positions in_current_topics next_batch plan propose_splits pack FlowRun._jobs

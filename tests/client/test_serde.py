@@ -442,8 +442,10 @@ async def test_each_handles_decoded_records_and_sends_the_others_away_as_they_we
             (dead,) = [record async for record in r]
     assert [x.value for x in seen] == [Order(n) for n in range(10) if n != 3]
     assert dead.value == b"x"
-    error = dict(dead.headers)["odradek.error"]
-    assert error is not None and error.startswith(b"DeserializationError: t/0 at ")
+    headers = dict(dead.headers)
+    error = headers["odradek.error"]
+    assert headers["odradek.error_type"] == b"DeserializationError"
+    assert error is not None and error.startswith(b"t/0 at 3: ")
 
 
 async def test_each_waits_for_what_passes_and_sends_no_good_record_away(caplog: pytest.LogCaptureFixture) -> None:

@@ -228,7 +228,7 @@ class Stream(Generic[B]):
     def forget_last(self, partition: TopicPartition) -> None:
         """The partition continues elsewhere than after the record that was handed out last."""
         if self.last is not None and self.last.partition == partition:
-            self.last = None
+            self.batch = self.last = None
 
     def exact_position(self) -> tuple[TopicPartition, ExactPosition] | None:
         """Return where the partition of the last record continues after it, if it is read record by record."""
