@@ -28,7 +28,7 @@ class ObserverCalls:
     """
 
     def __init__(self, observer: Observer, failed: Failed) -> None:
-        from odradek import observe  # which nobody needs without an observer
+        from odradek import observe  # not needed without an observer
 
         self.connection_opened = _call(observer, failed, "connection_opened", observe.ConnectionOpened)
         self.connection_failed = _call(observer, failed, "connection_failed", observe.ConnectionFailed)

@@ -32,7 +32,7 @@ def observer_calls(observer: Observer | None) -> ObserverCalls | None:
     """
     if observer is None:
         return None
-    from odradek.observe import Observer  # which nobody needs without an observer
+    from odradek.observe import Observer  # not needed without an observer
 
     arguments.instance(Observer, "an odradek.observe.Observer")("observer", observer)
     for name in vars(Observer):

@@ -128,7 +128,7 @@ class ShareConsumer:
     Acknowledgements are sent in the background, with the next request to the broker; `commit` waits for their answers.
     Leaving the block sends them, releases everything else at once, and leaves the group, within `exit_within`.
 
-    Records are acquired only while somebody waits for them. Cancelling a wait never loses records.
+    Records are acquired only while a caller waits for them. Cancelling a wait never loses records.
 
     Args:
         driver: The cluster.

@@ -122,7 +122,7 @@ class AcquiredPartition:
         """Add the acquired ranges of a response.
 
         Offsets without a record (compacted away, or control records) are acknowledged as gaps. Those behind an error of
-        decoding are released: nobody knows what they are.
+        decoding are released, because their records are not known.
 
         Args:
             ranges: As the broker sent them.

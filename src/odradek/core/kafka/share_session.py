@@ -374,7 +374,7 @@ class ShareSession:
             self.lock_s = response.acquisition_lock_timeout_ms / 1000
 
     def _end(self, response: ShareFetchResponse | ShareAcknowledgeResponse) -> ShareAnswer:
-        """Begin a new session: after any error of a whole response nobody knows what the broker has counted."""
+        """Begin a new session: after any error of a whole response it is unknown what the broker has counted."""
         code, text = response.error_code, response.error_message
         answer = self.lost(text or ErrorCode(code).name)
         answer.code, answer.text = code, text or ""

@@ -1,6 +1,6 @@
 """Reads records of a share group from one broker, and sends it acknowledgements: one request at a time, in a session.
 
-`core.kafka.share_session` decides what is sent. Records are asked for only while somebody waits for them, because their
+`core.kafka.share_session` decides what is sent. Records are requested only while a caller waits for them, because their
 locks run from the moment in which the broker sends them.
 """
 
@@ -33,7 +33,7 @@ class ShareReceiver(Protocol):
     """Receives what a fetcher has got."""
 
     def wants_records(self) -> bool:
-        """Return True while somebody waits for records."""
+        """Return True while a caller waits for records."""
         ...
 
     def receive(self, fetcher: ShareFetcher, answer: ShareAnswer) -> None:

@@ -183,7 +183,7 @@ class KafkaShareGroup:
     # ---- ShareReceiver: what the fetchers have got ----
 
     def wants_records(self) -> bool:
-        """Return True while somebody waits for records that are not there."""
+        """Return True while a caller waits for records that are not there."""
         return self._waiting > 0 and not self._ready and not self._leaves
 
     def receive(self, fetcher: ShareFetcher, answer: ShareAnswer) -> None:
