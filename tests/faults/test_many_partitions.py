@@ -25,6 +25,13 @@ async def drink(consumer: od.Consumer) -> None:
         batch.done()
 
 
+async def positioned(consumer: od.Consumer) -> None:
+    """Wait until the consumer knows where its partitions start: brokers are asked after it has its assignment."""
+    with anyio.fail_after(120):
+        while len(consumer.positions()) != PARTITIONS:  # noqa: ASYNC110 - no event
+            await anyio.sleep(0.05)
+
+
 async def shared(*consumers: od.Consumer) -> None:
     """Wait until each has its share, and together they have all."""
     with anyio.fail_after(120):
@@ -49,7 +56,11 @@ async def test_thousands_of_partitions_are_joined_committed_shared_and_left(
                 await shared(one)  # not at once: a 0.7 broker registers a topic after it has answered
                 took.lap("joined")
                 tasks.start_soon(drink, one)
-                assert len(await one.commit()) == PARTITIONS, "where the group starts"
+                await positioned(one)
+                await one.commit()
+                committed = await one.committed()
+                assert len(committed) == PARTITIONS
+                assert None not in committed.values(), "where the group starts"
                 took.lap("committed")
                 async with other.consumer("t", **patient) as two:
                     await shared(one, two)
