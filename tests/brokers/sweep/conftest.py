@@ -13,7 +13,7 @@ from odradek.testing.kafka.releases import release
 
 from . import AREAS
 from .behaviour import PROXIED, Stand, behaviours_of
-from .releases import RELEASES, chosen_releases, runs_slow_ones
+from .releases import RELEASES, chosen_releases, is_tried
 from .table import HELD
 
 for area in AREAS:
@@ -38,12 +38,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "checked" in metafunc.fixturenames:
-        brokers = metafunc.config.getoption("--brokers")
+        brokers, seed = metafunc.config.getoption("--brokers"), metafunc.config.getoption("randomly_seed", 0)
         pairs = [
             (version, each)
             for version in chosen_releases(brokers)
             for each in behaviours_of(release(version).number)
-            if not each.slow or runs_slow_ones(brokers, version)
+            if is_tried(brokers, version, each, seed)
         ]
         ids = [f"{version}-{each.name}" for version, each in pairs]
         metafunc.parametrize(("stand", "checked"), pairs, ids=ids, indirect=["stand"], scope="session")

@@ -1,8 +1,10 @@
-"""The releases of the sweep, and why some of them are in every run of the tests."""
+"""The releases of the sweep, and which of them a run of the tests has."""
 
 from __future__ import annotations
 
-__all__ = ["RELEASES", "chosen_releases", "runs_slow_ones"]
+from .behaviour import BEHAVIOURS, Behaviour
+
+__all__ = ["RELEASES", "chosen_releases", "is_tried"]
 
 RELEASES: dict[str, str] = {
     "0.8.0": "Produce 0, Fetch 0, Metadata 0: the first of each; no positions are stored",
@@ -39,19 +41,32 @@ RELEASES: dict[str, str] = {
     "4.2.0": "",
     "4.3.1": "the newest: Produce 13, OffsetCommit 10: by topic ids",
 }
-"""Every release that the sweep runs on -> why it is in every run of the tests: a version of Produce, Fetch, Metadata,
+"""Every release that the sweep runs on -> why runs of the tests have it: a version of Produce, Fetch, Metadata,
 OffsetCommit, JoinGroup or InitProducerId changes what the client may do."""
 
-_SLOW = ("0.10.2.2", "2.8.2", "4.3.1")
+_NEWEST = "4.3.1"
+_WHOLE = ("0.10.2.2", "2.8.2", _NEWEST)
 
 
 def chosen_releases(brokers: str) -> list[str]:
     """Return the releases that an option `--brokers` means: those with a reason, all, or those that it names."""
     if brokers == "matrix":
-        return [release for release, why in RELEASES.items() if why]
+        return [version for version, why in RELEASES.items() if why]
     return list(RELEASES) if brokers == "all" else [each for each in RELEASES if each in brokers.split(",")]
 
 
-def runs_slow_ones(brokers: str, release: str) -> bool:
-    """Return True if programs that take long are run: in every run of the tests on a few releases only."""
-    return brokers != "matrix" or release in _SLOW
+def is_tried(brokers: str, version: str, each: Behaviour, seed: int) -> bool:
+    """Return whether a run tries a behaviour on a chosen release that has what it is about.
+
+    A run with `--brokers` tries everything. Any other has all behaviours on the newest release; on 0.10.2.2 and 2.8.2
+    those that take at most five seconds, and each of the slow ones on one of the two; and on every second of the other
+    releases every second of those that take at most five seconds. `seed` says which: four that
+    follow each other have them all.
+    """
+    if brokers != "matrix" or version == _NEWEST:
+        return True
+    number = BEHAVIOURS.index(each)
+    if version in _WHOLE:
+        return not each.slow or _WHOLE.index(version) == (number + seed) % 2
+    others = [name for name in chosen_releases(brokers) if name not in _WHOLE]
+    return not each.slow and (others.index(version) + seed) % 2 == 0 and (number + seed // 2) % 2 == 0

@@ -72,7 +72,7 @@ def _lines(held: Held) -> Iterator[str]:
             yield _row(each.text, [_cell(each, version, held, reasons) for version in generation])
     yield "\n| | why not |\n| --- | --- |\n"
     yield from (_row(letter, [why]) for why, letter in reasons.items())
-    yield "\n| in every run of the tests | because from it on the client may do something else |\n| --- | --- |\n"
+    yield "\n| in runs of the tests | because from it on the client may do something else |\n| --- | --- |\n"
     yield from (_row(version, [why]) for version, why in RELEASES.items() if why)
     yield "\n"
 

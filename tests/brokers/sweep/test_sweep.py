@@ -5,7 +5,10 @@ from __future__ import annotations
 import anyio
 import pytest
 
+from odradek.testing.kafka.releases import release
+
 from .behaviour import BEHAVIOURS, LIMIT_S, Behaviour, Stand
+from .releases import chosen_releases, is_tried
 from .table import HELD, PAGE, missing, parse, render
 
 pytestmark = [pytest.mark.brokers]
@@ -41,6 +44,15 @@ def test_the_page_says_what_held_on_each_release(request: pytest.FixtureRequest)
     }, hint
     assert missing(documented) == [], hint
     assert render(text, documented) == text, hint
+
+
+def test_four_seeds_try_what_is_quick_on_all_releases_with_a_reason_and_the_rest_on_three() -> None:
+    releases = {name: release(name).number for name in chosen_releases("matrix")}
+    pairs = [(name, each) for name, number in releases.items() for each in BEHAVIOURS if each.is_about(number)]
+    tried = [{(name, each.text) for name, each in pairs if is_tried("matrix", name, each, seed)} for seed in range(5)]
+    expected = {(name, each.text) for name, each in pairs if not each.slow or name in ("0.10.2.2", "2.8.2", "4.3.1")}
+    assert set[tuple[str, str]]().union(*tried[:4]) == expected > tried[0] == tried[4]
+    assert all(is_tried("2.5.1", "2.5.1", each, 0) for name, each in pairs if name == "2.5.1")
 
 
 def test_texts_of_behaviours_are_unique() -> None:
