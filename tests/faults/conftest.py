@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tests.loops import ASYNCIO, on
 
 import odradek as od
+
+anyio_backend = on(ASYNCIO)
 
 REPORTS = pytest.StashKey[list[str]]()
 
