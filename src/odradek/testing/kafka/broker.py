@@ -328,7 +328,7 @@ class KafkaBroker(ServerProcess):
     def java_command(self, main_class: str, *args: str, heap: str = "128m") -> list[str]:
         """Return the command that runs a class of this release's jars, such as a tool or a client, in a process of the
         test's own."""
-        return [*java_command(self.setup.release, self._java, heap, self._directory()), main_class, *args]
+        return [*self._tool_command(heap), main_class, *args]
 
     def java_tool(
         self, main_class: str, *args: str, stdin: str = "", timeout: float = TOOL_SECONDS
@@ -345,8 +345,11 @@ class KafkaBroker(ServerProcess):
         Raises:
             ServerError: It did not end in time; shows what it wrote.
         """
-        command = java_command(self.setup.release, self._java, "128m", self._directory())
-        return run_tool(command, main_class, args, stdin, timeout)
+        return run_tool(self._tool_command("128m"), main_class, args, stdin, timeout)
+
+    def _tool_command(self, heap: str) -> list[str]:
+        options = self._archive.if_written(self._directory())
+        return java_command(self.setup.release, self._java, heap, self._directory(), options)
 
     # ---- how it is launched ---------------------------------------------------------------------------------
 

@@ -90,6 +90,10 @@ class ClassArchive:
             return [f"-XX:SharedArchiveFile={self._path}", "-Xlog:disable", "-Xlog:all=error:stderr"]
         return [f"-XX:ArchiveClassesAtExit={directory / self._path.name}"] if self._can_write else []
 
+    def if_written(self, directory: Path) -> list[str]:
+        """Return Java's options that use the archive; none as long as there is none."""
+        return self.options(directory) if self._path.exists() else []
+
     def is_missing(self) -> bool:
         """Return whether a process should end in peace, to write it."""
         return self._can_write and not self._path.exists()
