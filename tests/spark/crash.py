@@ -1,6 +1,6 @@
 """`odradek pipeline run` that says on standard output when a batch is about to be read, and waits for a line.
 
-crash.py FILE.toml [SECONDS]: so long it tries to reach brokers.
+crash.py FILE.toml [here] [SECONDS]: tasks run in this process instead of on Spark; so long it tries to reach brokers.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+from tests.pipeline.workspace import in_process
+
+import odradek.pipeline.run
 from odradek.cli.app import run
 from odradek.pipeline import flow
 from odradek.pipeline.config import Pipeline
@@ -38,9 +41,13 @@ def shorten_deadlines(seconds: str) -> None:
     setattr(flow, "read_request", patched)  # noqa: B010
 
 
-def main(file: str, *seconds: str) -> int:
-    if seconds:
-        shorten_deadlines(*seconds)
+def run_tasks_here() -> None:
+    setattr(odradek.pipeline.run, "on_spark", lambda *_: in_process())  # noqa: B010
+
+
+def main(file: str, *more: str) -> int:
+    for word in more:
+        run_tasks_here() if word == "here" else shorten_deadlines(word)
     wait_before_reading()
     return run(["pipeline", "run", file, "--master", "local[2]", "--quiet"])
 
