@@ -1,10 +1,8 @@
-"""The check of the code's words finds what it is there to find, and this checkout passes it."""
+"""The check of the code's words finds what it is there to find; `scripts/test` runs it."""
 
 from __future__ import annotations
 
 import runpy
-import subprocess
-import sys
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -27,12 +25,6 @@ def checked(root: Path, files: dict[str, str]) -> list[str]:
     findings = out.getvalue().splitlines()
     assert status == (1 if findings else 0)
     return findings
-
-
-@pytest.mark.timeout(600)
-def test_this_checkout_passes() -> None:
-    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
 
 
 def test_a_class_name_may_appear_once_in_src(tmp_path: Path) -> None:
