@@ -28,6 +28,7 @@ from odradek.pipeline.verify import verify
 
 from ..spark.child import Child
 from .crash import STEPS
+from .forked import Forked
 from .test_s3 import Store
 from .test_s3 import server as server
 from .test_s3 import store as store
@@ -162,19 +163,23 @@ class CrashWorkspace(Workspace):
         return str(copy)
 
 
-def child(step: str, work: CrashWorkspace, *master: str) -> Child:
-    return Child(["-m", "tests.pipeline.crash", step, str(work.root / "pipeline.toml"), *master], work.root)
+def on_spark(step: str, work: CrashWorkspace) -> Child:
+    return Child(["-m", "tests.pipeline.crash", step, str(work.root / "pipeline.toml"), MASTER], work.root)
+
+
+def forked(step: str, work: CrashWorkspace) -> Forked:
+    return Forked((step, str(work.root / "pipeline.toml")), work.root)
 
 
 def finish(work: CrashWorkspace) -> None:
     """Run to the end, and compare."""
-    with child("all", work) as process:
+    with forked("all", work) as process:
         wait_to_end(process)
         assert process.ended() == 0, process.errors
     work.check()
 
 
-def wait_to_end(process: Child) -> None:
+def wait_to_end(process: Child | Forked) -> None:
     while process.said():
         pass
 
@@ -184,7 +189,7 @@ def wait_to_end(process: Child) -> None:
 
 def kill_at_steps(work: CrashWorkspace, steps: Iterable[str]) -> None:
     for step in steps:
-        with child(step, work) as process:
+        with forked(step, work) as process:
             assert process.said() == step, f"{step}: {process.errors}"
         (process.scratch / "stayed").unlink()
         if step in ("created", "appended", "remembered"):
@@ -230,7 +235,7 @@ VICTIMS: dict[str, Callable[[Child], None]] = {
 
 def kill_one(work: CrashWorkspace, victim: str, step: str) -> None:
     random_step = random.Random(f"{work.root.name} {victim} {work.count}")
-    with child("all" if step == "random" else step, work, MASTER) as process:
+    with on_spark("all" if step == "random" else step, work) as process:
         if step == "random":
             for _ in range(random_step.randrange(8, 40)):
                 assert process.said(), process.errors
