@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from tempfile import TemporaryFile
 from typing import Any
 from uuid import uuid4
 
@@ -54,24 +55,59 @@ def odradek(cluster: str, capfd: pytest.CaptureFixture[str]) -> Command:
     return command
 
 
+def put_here(capfd: pytest.CaptureFixture[str], *arguments: str, data: bytes) -> subprocess.CompletedProcess[bytes]:
+    """Run `odradek put` in this process, with a file as its standard input. Raises CalledProcessError if it fails."""
+    capfd.readouterr()
+    with TemporaryFile() as file, pytest.MonkeyPatch.context() as patch:
+        file.write(data)
+        file.seek(0)
+        patch.setattr(sys, "stdin", file)
+        code = run(["put", *arguments])
+    printed = capfd.readouterr()
+    done = subprocess.CompletedProcess(arguments, code, printed.out.encode(), printed.err.encode())
+    done.check_returncode()
+    return done
+
+
 @pytest.fixture
-def put(cluster: str, chroot: str, odradek_zookeeper: ZooKeeperServer) -> Put:
+def put(registered: Callable[[str], None], capfd: pytest.CaptureFixture[str]) -> Put:
     """Run `odradek put` with this standard input; return when the topic is registered.
 
     Its messages are visible then: the broker flushes each.
     """
-    node = "/" + chroot.partition("/")[2] + "/brokers/topics/"
 
     def command(topic: str, data: bytes, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-        done = subprocess.run(
-            [sys.executable, "-m", "odradek.cli", "put", topic, *arguments], input=data, capture_output=True, check=True
-        )
-        with odradek_zookeeper.client() as client:
-            while len(client.tree(node + topic)) < 2:
-                continue
+        done = put_here(capfd, topic, *arguments, data=data)
+        registered(topic)
         return done
 
     return command
+
+
+@pytest.fixture
+def put_through_pipe(registered: Callable[[str], None]) -> Put:
+    """Do the same in a process of its own, whose standard input is a pipe."""
+
+    def command(topic: str, data: bytes, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+        program = [sys.executable, "-m", "odradek.cli", "put", topic, *arguments]
+        done = subprocess.run(program, input=data, capture_output=True, check=True)
+        registered(topic)
+        return done
+
+    return command
+
+
+@pytest.fixture
+def registered(cluster: str, chroot: str, odradek_zookeeper: ZooKeeperServer) -> Callable[[str], None]:
+    """A function that returns when ZooKeeper has a topic."""
+    node = "/" + chroot.partition("/")[2] + "/brokers/topics/"
+
+    def wait(topic: str) -> None:
+        with odradek_zookeeper.client() as client:
+            while len(client.tree(node + topic)) < 2:
+                continue
+
+    return wait
 
 
 def jsons(text: str) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ import pytest
 from odradek.cli.app import run
 from odradek.testing import KafkaBroker
 
-from .conftest import Command, jsons
+from .conftest import Command, jsons, put_here
 
 Write = Callable[..., None]
 PYTHON = [sys.executable, "-m", "odradek.cli"]
@@ -44,11 +44,11 @@ def created(odradek: Command, topic: str) -> str:
 
 
 @pytest.fixture
-def put(odradek: Command) -> Write:
-    """Run `odradek put` with this standard input, in a process of its own."""
+def put(odradek: Command, capfd: pytest.CaptureFixture[str]) -> Write:
+    """Run `odradek put` with this standard input."""
 
     def write(topic: str, data: bytes, *arguments: str) -> None:
-        subprocess.run([*PYTHON, "put", topic, *arguments], input=data, capture_output=True, check=True)
+        put_here(capfd, topic, *arguments, data=data)
 
     return write
 

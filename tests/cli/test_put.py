@@ -15,8 +15,10 @@ from odradek.cli.put import _LineSplitter
 from .conftest import Command, Put
 
 
-def test_cat_prints_what_put_wrote(odradek: Command, put: Put, topic: str) -> None:
-    done = put(topic, b"one\ntwo\n\nlast, without a newline", "-p", "7-0")  # the last may come later than the others
+def test_cat_prints_what_put_wrote(odradek: Command, put_through_pipe: Put, topic: str) -> None:
+    done = put_through_pipe(
+        topic, b"one\ntwo\n\nlast, without a newline", "-p", "7-0"
+    )  # the last may come later than the others
     assert (done.stdout, done.stderr) == (b"", b"4 messages written\n")
     assert odradek("cat", topic) == "one\ntwo\n\nlast, without a newline\n"
 
@@ -40,9 +42,9 @@ def test_other_delimiters_and_keys(odradek: Command, put: Put, topic: str) -> No
     assert odradek("cat", topic, "-D", "|") == "one\ntwo|three|"
 
 
-def test_messages_may_be_longer_than_one_read(odradek: Command, put: Put, topic: str) -> None:
+def test_messages_may_be_longer_than_one_read(odradek: Command, put_through_pipe: Put, topic: str) -> None:
     rows = [b"x" * 300_000, b"y" * 700_000]
-    put(topic, b"\n".join(rows), "-p", "7-0")
+    put_through_pipe(topic, b"\n".join(rows), "-p", "7-0")
     assert [len(row) for row in odradek("cat", topic).split()] == [300_000, 700_000]
 
 
