@@ -259,6 +259,7 @@ async def test_exactly_once(tmp_path: Path, odradek_kafka: KafkaBroker) -> None:
     names = run_page("exactly-once.md", tmp_path)
     async with od.connect(url) as k, k.producer() as out:
         await out.send_many("orders", orders)
+    await names["test_each_order_has_one_invoice"]()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(names["bill"], url)
         tasks.start_soon(names["bill_with_retries"], url, 3)

@@ -17,7 +17,7 @@ import pytest
 import odradek as od
 from odradek.client.producer.transaction import Transaction
 from odradek.errors import CommitOutcomeUnknown, Unsupported
-from odradek.testing import KafkaBroker, MemoryCluster
+from odradek.testing import KafkaBroker
 from odradek.testing.kafka.releases import NEWEST
 from odradek.types import LATEST
 
@@ -440,15 +440,10 @@ async def test_registering_has_a_deadline_and_can_be_cancelled(broker: KafkaBrok
 
 
 @pytest.mark.releases("0.10.1.1")
-async def test_older_brokers_and_clusters_in_memory_refuse(any_kafka: KafkaBroker) -> None:
-    clusters = {
-        od.connect(f"kafka://{any_kafka.bootstrap}"): r"Kafka 0\.11",
-        MemoryCluster().connect(): "a real cluster",
-    }
-    for cluster, needs in clusters.items():
-        async with cluster:
-            with pytest.raises(Unsupported, match=needs) as caught:
-                cluster.producer(transactional_id="t")
-            assert caught.value.feature == "a transaction (transactional_id)"
-            with pytest.raises(od.ConfigError, match="acks"):
-                cluster.producer(transactional_id="t", acks=1)
+async def test_older_brokers_refuse(any_kafka: KafkaBroker) -> None:
+    async with od.connect(f"kafka://{any_kafka.bootstrap}") as cluster:
+        with pytest.raises(Unsupported, match=r"Kafka 0\.11") as caught:
+            cluster.producer(transactional_id="t")
+        assert caught.value.feature == "a transaction (transactional_id)"
+        with pytest.raises(od.ConfigError, match="acks"):
+            cluster.producer(transactional_id="t", acks=1)

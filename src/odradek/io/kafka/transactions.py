@@ -1,18 +1,22 @@
-"""The transactions of one producer, on real coordinators: `core.interfaces.ProducerTransactions`.
+"""The transactions of one producer: `core.interfaces.ProducerTransactions`.
 
 `core.kafka.transactions` decides. `run` sends its requests, one at a time, and reports what changed. All other methods
 only begin something, and those that wait may be cancelled at any moment: `run` finishes what they began.
+`KafkaTransactions` sends the requests to real coordinators; those of an in-memory cluster are in
+`odradek.testing.memory.transactions`.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from random import random
 
 import anyio
 
+from odradek.core.backoff import Backoff
 from odradek.core.interfaces import Membership, PartitionBatch
 from odradek.core.kafka.batch_sequences import BatchSequences
 from odradek.core.kafka.producer_state import IdempotentProducer
@@ -30,7 +34,7 @@ from odradek.wire.kafka.messages.groups import FindCoordinatorRequest, FindCoord
 from odradek.wire.kafka.messages.transactions import EndTxnRequest
 from odradek.wire.kafka.schema import Response
 
-__all__ = ["KafkaTransactions"]
+__all__ = ["CoordinatedTransactions", "KafkaTransactions"]
 
 log = logging.getLogger("odradek.produce")
 
@@ -38,32 +42,37 @@ _S = TransactionalProducerState
 _IN_TRANSACTION = (_S.OPEN, _S.FAILED, _S.COMMITTING, _S.ABORTING)
 
 
-class KafkaTransactions(BatchSequences):
-    """Stamps and transactions of one producer.
+class CoordinatedTransactions(BatchSequences, ABC):
+    """Stamps and transactions of one producer. A subclass sends the requests, and says what fences positions.
 
     Args:
-        access: The way to coordinators.
+        producer: Its identity and sequences.
         transactional_id: Its id.
         timeout_s: The coordinator aborts a transaction that is open for longer (s).
+        backoff: Between two attempts.
         v2: The cluster has the second protocol (KIP-890).
         has_epoch_bump: A producer may raise its own epoch (KIP-360).
     """
 
     def __init__(
-        self, access: CoordinatorAccess, transactional_id: str, timeout_s: float, *, v2: bool, has_epoch_bump: bool
+        self,
+        producer: IdempotentProducer,
+        transactional_id: str,
+        timeout_s: float,
+        backoff: Backoff,
+        *,
+        v2: bool,
+        has_epoch_bump: bool,
     ) -> None:
-        super().__init__(IdempotentProducer(lambda: access.versions().remembered_batches, transactional=True))
+        super().__init__(producer)
         self.transactional_id, self.name = transactional_id, f"transactional id {transactional_id}"
-        self._access, self._v2 = access, v2
+        self._backoff, self._v2 = backoff, v2
         self._machine = Transactions(transactional_id, int(timeout_s * 1000), has_epoch_bump=has_epoch_bump)
         self._work = Notifier()  # the machine may have a request
         self._changed = Notifier()  # its state changed, or what the transaction contains
-        self._brokers: dict[int, Broker] = {}
-        self._asked: set[tuple[CoordinatorType, str]] = set()
         self._failures = 0
         self._problem: OdradekError | None = None
         self._commit_in_doubt = False
-        self._stored: dict[KafkaMembership, dict[TopicPartition, Position]] = {}  # for brokers before 2.5
         self._reported = self._machine.state
 
     def __repr__(self) -> str:
@@ -125,38 +134,19 @@ class KafkaTransactions(BatchSequences):
         self._work.notify()
         self._changed.notify()
 
+    @abstractmethod
     async def add_positions(self, member: Membership, positions: Mapping[TopicPartition, Position]) -> None:
-        """Store positions with the transaction (see `ProducerTransactions.add_positions`).
+        """Store positions with the transaction (see `ProducerTransactions.add_positions`)."""
 
-        Raises:
-            UsageError: The member belongs to another cluster.
-            GroupError: It does not own the partitions any more.
-        """
-        if not isinstance(member, KafkaMembership) or not member.shares(self._access):
-            raise UsageError("a transaction stores positions of consumers of its own cluster only")
-        fence, versions = member.token(positions), self._access.versions()
-        if not versions.has_group_fencing:
-            fence = GroupMetadata(fence.group)
-        self._machine.add_offsets(member.offsets(positions), fence)
-        if not versions.has_stable_offsets:
-            self._remember(member, positions)
+    async def _until_offsets_sent(self) -> None:
         self._work.notify()
         while self._machine.state is _S.OPEN and not self._machine.offsets_sent:
             await self._changed.wait(self._changed.version)
         if self._machine.error is not None:
             raise self._machine.error
 
-    def _remember(self, member: KafkaMembership, positions: Mapping[TopicPartition, Position]) -> None:
-        if member not in self._stored:
-            self._stored[member] = {}
-            member.transaction_began()
-        self._stored[member] |= positions
-
     def _notify_members(self) -> None:
-        """Notify the members whose positions were part of the transaction that it has ended, and how."""
-        stored, self._stored = self._stored, {}
-        for member, positions in stored.items():
-            member.transaction_ended(positions if self._machine.committed else {})
+        """Tell members whose positions were part of a transaction that it has ended, if they cannot know."""
 
     async def commit(self) -> None:
         """Commit (see `ProducerTransactions.commit`). Cancellation: `run` continues to commit."""
@@ -221,7 +211,7 @@ class KafkaTransactions(BatchSequences):
                 await self._work.wait(version, math.inf if wake_at is None else max(0.0, wake_at - now))
 
     async def _exchange(self, outgoing: Outgoing) -> None:
-        delay = self._access.backoff.delay(self._failures, random())
+        delay = self._backoff.delay(self._failures, random())
         try:
             response = await self._request(outgoing)
         except OdradekError as error:
@@ -243,6 +233,66 @@ class KafkaTransactions(BatchSequences):
         self._failures = self._failures + 1 if code else 0
         self._problem = self._problem if code else None
         self._machine.receive(response, anyio.current_time(), delay)
+
+    @abstractmethod
+    async def _request(self, outgoing: Outgoing) -> Response:
+        """Send a request, and return the response."""
+
+    def _set_identity(self) -> None:
+        """Have sequences begin at 0 after the coordinator has given another id or epoch."""
+        new, old = self._machine.identity, self.producer.identity
+        if new is None or (old is not None and (old.producer_id, old.epoch) == (new.producer_id, new.epoch)):
+            return
+        self._batches.clear()
+        self.producer.identify(new.producer_id, new.epoch, self.transactional_id, transactions_v2=self._v2)
+
+
+class KafkaTransactions(CoordinatedTransactions):
+    """Stamps and transactions of one producer, by way of the coordinators of a real cluster.
+
+    Args:
+        access: The way to coordinators.
+        transactional_id, timeout_s, v2, has_epoch_bump: See `CoordinatedTransactions`.
+    """
+
+    def __init__(
+        self, access: CoordinatorAccess, transactional_id: str, timeout_s: float, *, v2: bool, has_epoch_bump: bool
+    ) -> None:
+        producer = IdempotentProducer(lambda: access.versions().remembered_batches, transactional=True)
+        super().__init__(producer, transactional_id, timeout_s, access.backoff, v2=v2, has_epoch_bump=has_epoch_bump)
+        self._access = access
+        self._brokers: dict[int, Broker] = {}
+        self._asked: set[tuple[CoordinatorType, str]] = set()
+        self._stored: dict[KafkaMembership, dict[TopicPartition, Position]] = {}  # for brokers before 2.5
+
+    async def add_positions(self, member: Membership, positions: Mapping[TopicPartition, Position]) -> None:
+        """Store positions with the transaction (see `ProducerTransactions.add_positions`).
+
+        Raises:
+            UsageError: The member belongs to another cluster.
+            GroupError: It does not own the partitions any more.
+        """
+        if not isinstance(member, KafkaMembership) or not member.shares(self._access):
+            raise UsageError("a transaction stores positions of consumers of its own cluster only")
+        fence, versions = member.token(positions), self._access.versions()
+        if not versions.has_group_fencing:
+            fence = GroupMetadata(fence.group)
+        self._machine.add_offsets(member.offsets(positions), fence)
+        if not versions.has_stable_offsets:
+            self._remember(member, positions)
+        await self._until_offsets_sent()
+
+    def _remember(self, member: KafkaMembership, positions: Mapping[TopicPartition, Position]) -> None:
+        if member not in self._stored:
+            self._stored[member] = {}
+            member.transaction_began()
+        self._stored[member] |= positions
+
+    def _notify_members(self) -> None:
+        """Notify the members whose positions were part of the transaction that it has ended, and how."""
+        stored, self._stored = self._stored, {}
+        for member, positions in stored.items():
+            member.transaction_ended(positions if self._machine.committed else {})
 
     async def _request(self, outgoing: Outgoing) -> Response:
         request = outgoing.request
@@ -266,14 +316,6 @@ class KafkaTransactions(BatchSequences):
             return FindCoordinatorResponse(error_code=error.code)
         self._brokers[broker.id] = broker
         return FindCoordinatorResponse(node_id=broker.id, host=broker.host, port=broker.port)
-
-    def _set_identity(self) -> None:
-        """Have sequences begin at 0 after the coordinator has given another id or epoch."""
-        new, old = self._machine.identity, self.producer.identity
-        if new is None or (old is not None and (old.producer_id, old.epoch) == (new.producer_id, new.epoch)):
-            return
-        self._batches.clear()
-        self.producer.identify(new.producer_id, new.epoch, self.transactional_id, transactions_v2=self._v2)
 
 
 def _commits(outgoing: Outgoing) -> bool:

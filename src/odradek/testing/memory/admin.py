@@ -1,9 +1,11 @@
 """Administration of an in-memory cluster (`core.admin.ClusterAdmin`): topics, with configurations that have no effect,
-records and groups."""
+records, groups and transactions."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from operator import attrgetter
 from typing import TypeVar
 
@@ -27,19 +29,20 @@ from odradek.core.admin import (
     TopicDescription,
     TopicSettings,
 )
+from odradek.core.admin_transactions import ProducerDescription, TransactionDescription, TransactionListing
 from odradek.core.kafka.admin_topics import merged_config
 from odradek.core.kafka.list_offsets import time_ms
 from odradek.errors import BrokerError, OdradekError
 from odradek.testing.memory.log import MemoryLog
 from odradek.testing.memory.state import ClusterState
-from odradek.types import EARLIEST, AtTime, Position, TopicPartition
+from odradek.types import EARLIEST, LATEST, AtTime, Position, TopicPartition
 
 __all__ = ["MemoryAdmin"]
 
 K = TypeVar("K")
 V = TypeVar("V")
 
-UNKNOWN_TOPIC, TOPIC_EXISTS, NON_EMPTY_GROUP, NO_GROUP = 3, 36, 68, 69
+UNKNOWN_TOPIC, TOPIC_EXISTS, INVALID_TXN_STATE, NON_EMPTY_GROUP, NO_GROUP, NO_TRANSACTIONAL_ID = 3, 36, 48, 68, 69, 105
 
 
 class MemoryAdmin(ClusterAdmin):
@@ -50,7 +53,7 @@ class MemoryAdmin(ClusterAdmin):
     """
 
     def __init__(self, state: ClusterState) -> None:
-        super().__init__("a real broker: an in-memory cluster has topics and groups only")
+        super().__init__("a real broker: an in-memory cluster has topics, groups and transactions only")
         self._state = state
 
     async def describe_cluster(self) -> ClusterDescription:
@@ -136,7 +139,8 @@ class MemoryAdmin(ClusterAdmin):
         def find(partition: TopicPartition) -> OffsetListing:
             if partition not in self._partitions(partition.topic):
                 raise BrokerError(UNKNOWN_TOPIC, "UNKNOWN_TOPIC_OR_PARTITION", f"{partition}")
-            return _listing(self._state.logs[partition], specs[partition])
+            log, at = self._state.logs[partition], specs[partition]
+            return OffsetListing(log.last_stable, None, None) if read_committed and at is LATEST else _listing(log, at)
 
         return await _each(specs, find)
 
@@ -181,6 +185,11 @@ class MemoryAdmin(ClusterAdmin):
 
         return await _each(partitions, delete)
 
+    @property
+    def transactions(self) -> MemoryTransactionsAdmin:
+        """The administration of transactions."""
+        return MemoryTransactionsAdmin(self._state)
+
     def _partitions(self, topic: str) -> Sequence[TopicPartition]:
         if topic not in self._state.table.topics:
             raise BrokerError(UNKNOWN_TOPIC, "UNKNOWN_TOPIC_OR_PARTITION", f"topic {topic!r}")
@@ -196,6 +205,75 @@ class MemoryAdmin(ClusterAdmin):
             raise BrokerError(NO_GROUP, "GROUP_ID_NOT_FOUND", f"group {name!r}")
 
 
+class MemoryTransactionsAdmin:
+    """Administration of transactions (`core.admin_transactions.TransactionsAdmin`).
+
+    Args:
+        state: The cluster.
+    """
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+
+    async def list_transactions(
+        self, states: Sequence[str], producer_ids: Sequence[int], longer_than_s: float | None, pattern: str | None
+    ) -> list[TransactionListing]:
+        """Return transactional ids (see `TransactionsAdmin`)."""
+        await anyio.lowlevel.checkpoint()
+        began_before = inf if longer_than_s is None else self._state.clock.now() - longer_than_s
+        return [
+            TransactionListing(name, known.producer_id, known.name, min(self._state.brokers))
+            for name, known in sorted(self._state.transactions.ids.items())
+            if (not states or known.name in states)
+            and (not producer_ids or known.producer_id in producer_ids)
+            and (longer_than_s is None or (known.started is not None and known.started < began_before))
+            and (pattern is None or re.fullmatch(pattern, name))
+        ]
+
+    async def describe_transactions(self, transactional_ids: Sequence[str]) -> Results[str, TransactionDescription]:
+        """Return transactions (see `TransactionsAdmin`)."""
+
+        def describe(name: str) -> TransactionDescription:
+            if (known := self._state.transactions.ids.get(name)) is None:
+                raise BrokerError(NO_TRANSACTIONAL_ID, "TRANSACTIONAL_ID_NOT_FOUND", f"transactional id {name!r}")
+            coordinator, partitions = self._state.brokers[min(self._state.brokers)], tuple(sorted(known.partitions))
+            numbers = known.producer_id, known.epoch, known.timeout_s, known.started
+            return TransactionDescription(name, known.name, *numbers, partitions, coordinator)
+
+        return await _each(transactional_ids, describe)
+
+    async def describe_producers(
+        self, partitions: Sequence[TopicPartition]
+    ) -> Results[TopicPartition, Sequence[ProducerDescription]]:
+        """Return the producers of partitions with transactions (see `TransactionsAdmin`)."""
+        return await _each(partitions, lambda partition: _producers(self._log(partition)))
+
+    async def abort_transaction(self, partition: TopicPartition, producer: ProducerDescription) -> None:
+        """Write the marker that aborts a transaction (see `TransactionsAdmin`)."""
+        await anyio.lowlevel.checkpoint()
+        log, number = self._log(partition), producer.producer_id
+        if number not in log.open:
+            raise BrokerError(INVALID_TXN_STATE, "INVALID_TXN_STATE", f"{partition}: producer {number} has none open")
+        log.end_transaction(number, committed=False)
+        self._state.changed.notify()
+
+    def _log(self, partition: TopicPartition) -> MemoryLog:
+        if (log := self._state.logs.get(partition)) is None:
+            raise BrokerError(UNKNOWN_TOPIC, "UNKNOWN_TOPIC_OR_PARTITION", f"{partition}")
+        return log
+
+
+def _producers(log: MemoryLog) -> list[ProducerDescription]:
+    """Return the producers with transactions that a log knows."""
+    described = []
+    for number, batches in log.batches.items():
+        start, (last, position) = log.open.get(number), batches[-1]
+        sequence, newest = last.base_sequence + last.records - 1, log.records[log.row(position + last.records) - 1]
+        first = None if start is None else Position(start[0])
+        described.append(ProducerDescription(number, last.producer.epoch, sequence, newest.timestamp, None, first))
+    return described
+
+
 def _listing(log: MemoryLog, at: OffsetChoice) -> OffsetListing:
     """Return the offset as a broker does: with the timestamp of the record if it was looked up by one."""
     if isinstance(at, OffsetSpec):
@@ -209,7 +287,7 @@ def _listing(log: MemoryLog, at: OffsetChoice) -> OffsetListing:
     position = log.at_time(time_ms(at))
     if position == log.end:
         return OffsetListing(None, None, None)
-    return OffsetListing(position, log.records[position - log.start].timestamp, None)
+    return OffsetListing(position, log.records[log.row(position)].timestamp, None)
 
 
 async def _each(items: Mapping[K, object] | Sequence[K], change: Callable[[K], V]) -> Results[K, V]:

@@ -21,7 +21,7 @@ from odradek.core.interfaces import (
     PartitionResult,
 )
 from odradek.core.produce.batch import as_record
-from odradek.errors import ConnectionLost, MessageTooLarge, OdradekError, Unreachable
+from odradek.errors import BrokerError, ConnectionLost, MessageTooLarge, OdradekError, Unreachable
 from odradek.io.notifier import Notifier
 from odradek.io.observation import ConnectionObservation, RequestObservation
 from odradek.testing.memory.faults import MemoryBatch, MemoryRequest, Operation
@@ -296,7 +296,15 @@ class MemoryBrokerClient:
         partition = batch.partition
         if (error := self._state.error_of("produce", partition, self.broker.id)) is not None:
             return PartitionResult(partition, error)
-        stored = self._state.logs[partition].append(list(map(as_record, batch.records)), self._state.now_ms())
+        log, stamp = self._state.logs[partition], batch.stamp
+        if stamp is not None:  # a batch of a transaction
+            try:
+                self._state.transactions.add_partition(stamp)
+                if (position := log.stored_before(stamp)) is not None:
+                    return PartitionResult(partition, None, position)
+            except BrokerError as refused:
+                return PartitionResult(partition, refused)
+        stored = log.append(list(map(as_record, batch.records)), self._state.now_ms(), stamp)
         return PartitionResult(partition, None, Position(stored[0].offset) if stored else None)
 
     # ---- fetch ------------------------------------------------------------------------------------------------
@@ -341,7 +349,8 @@ class MemoryBrokerClient:
             server = leader.id
         if log is None or server != self.broker.id or self._state.is_other_topic(partition.topic, decoder.topic_id):
             return True
-        return decoder.fetch_position != log.end or log.error_at(log.end, decoder.leader_epoch) is not None
+        position, end = decoder.fetch_position, log.last_stable if decoder.read_committed else log.end
+        return position < end or log.error_at(position, decoder.leader_epoch) is not None
 
     def _read(self, fetch: PartitionFetch, max_records: float) -> int:
         """Answer for one partition. Return how many records that took, at most `max_records`."""
@@ -354,16 +363,17 @@ class MemoryBrokerClient:
             fetch.preferred_replica = replica
             return 0
         log = self._state.logs[partition]
-        fetch.high_watermark = fetch.last_stable = log.end
-        fetch.log_start = log.start
+        fetch.high_watermark, fetch.last_stable, fetch.log_start = log.end, log.last_stable, log.start
         if (error := log.error_at(position, decoder.leader_epoch)) is not None:
             fetch.error = error
             return 0
-        records = log.read(position, fetch.max_bytes)
+        records, until = log.read(position, fetch.max_bytes, read_committed=decoder.read_committed)
         if len(records) > max_records:
+            until = Position(records[int(max_records)].offset)
             del records[int(max_records) :]
-        decoder.accept(records, log.corrupt, len(log.truncations))
-        fetch.received = sum(record_bytes(stored.record) for stored in records)
+        decoder.accept(records, until, log.corrupt, len(log.truncations))
+        # What is left out here has bytes at a real broker, by which a client sees that there was an answer.
+        fetch.received = sum(record_bytes(stored.record) for stored in records) or until - position
         return len(records)
 
     # ---- positions --------------------------------------------------------------------------------------------
@@ -372,7 +382,8 @@ class MemoryBrokerClient:
         self, partition: TopicPartition, at: PositionSpec | AtTime, *, read_committed: bool = False
     ) -> Position:
         """Return the position of `at`; of a time, that of the first record at or after it, or the end."""
-        return (await self.positions(partition, at))[0]
+        position = (await self.positions(partition, at))[0]
+        return min(position, self._state.logs[partition].last_stable) if read_committed else position
 
     async def positions(
         self, partition: TopicPartition, at: PositionSpec | AtTime, count: int = 1

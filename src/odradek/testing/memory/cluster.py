@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,11 +11,11 @@ from odradek.client.options import Tuning
 from odradek.core.backoff import Backoff
 from odradek.core.interfaces import ProducerRecord
 from odradek.core.produce.batch import as_record
-from odradek.errors import BrokerError, ConfigError, ConnectionLost, OdradekError
+from odradek.errors import ConfigError, ConnectionLost, OdradekError
 from odradek.io.observation import observer_calls
 from odradek.testing.memory.clock import MemoryClock
 from odradek.testing.memory.driver import MemoryDriver
-from odradek.testing.memory.faults import MemoryRequest, Operation, check_operation, check_request
+from odradek.testing.memory.faults import MemoryRequest, Operation, check_failure, check_operation, check_request
 from odradek.testing.memory.log import MemoryLog, StoredRecord
 from odradek.testing.memory.state import ClusterState
 from odradek.types import Broker, Position, PositionSpec, TopicPartition
@@ -41,7 +42,7 @@ class MemoryCluster:
 
     Clients are real: producers, consumers and readers run as they do against servers, and only the broker behind them
     is replaced. Records have values, keys, headers and timestamps, each of which may be absent; positions are offsets.
-    Consumers of one group share its partitions, whichever client they belong to.
+    Consumers of one group share its partitions, whichever client they belong to. Transactions are those of Kafka 4.
 
     Everything else is a test's to decide: stop brokers, move leaders, let requests fail, delay or hold them. All
     methods but those of clients are plain functions and take effect at once. Use them, and every client, in one thread.
@@ -135,9 +136,12 @@ class MemoryCluster:
         self._state.changed.notify()
         return stored
 
-    def records(self, topic: str) -> list[StoredRecord]:
-        """Return everything that a topic stores, by partition and offset. Raises ConfigError if it does not exist."""
-        return [stored for partition in self._partitions(topic) for stored in self._state.logs[partition].records]
+    def records(self, topic: str, *, read_committed: bool = False) -> list[StoredRecord]:
+        """Return everything that a topic stores, by partition and offset; with `read_committed` only what a reader of
+        that isolation gets: nothing of transactions that are open or aborted. Raises ConfigError if it does not exist.
+        """
+        logs = [self._state.logs[partition] for partition in self._partitions(topic)]
+        return [each for log in logs for each in log.read(log.start, sys.maxsize, read_committed=read_committed)[0]]
 
     def log(self, partition: TopicPartition) -> list[StoredRecord]:
         """Return what one partition stores, by offset. Raises ConfigError if it does not exist."""
@@ -167,7 +171,7 @@ class MemoryCluster:
             ConfigError: There is no such partition, or no record at this offset.
         """
         log = self._log(partition)
-        if not log.start <= offset < log.end:
+        if offset not in (stored.offset for stored in log.records):
             raise ConfigError(f"no record at {offset} of {partition}: it has {log.start} to {log.end}")
         log.corrupt[offset] = reason
 
@@ -256,12 +260,16 @@ class MemoryCluster:
             operation: `connect`, `metadata`, `watch`, `produce`, `fetch`, `positions`, `join`, `committed`, `commit` or
                 `leave`. An error of `watch` (hearing of changed brokers and topics) is final for the client. `connect`
                 is to enter the block of `connect`, or to connect to a broker inside it, which is tried again.
-            error: The error that the client gets. Its attributes (`retriable`, ...) decide what the client does.
+                A producer with transactions has `init_producer` (to register its id), `add_positions`,
+                `commit_transaction` and `abort_transaction`, too.
+            error: The error that the client gets. Its attributes (`retriable`, ...) decide what the client does; of
+                a BrokerError in a transaction its `code` does.
             times: How often; None: until `stop_failing` or `heal`.
             partition: Only requests with this partition.
             broker: Only requests to this broker.
             applied: The request is carried out, and only its response is lost, so that a producer has to send its
-                records again without knowing that they are stored. Only for `produce`, and not with a BrokerError.
+                records again without knowing that they are stored. Only for `produce` and the requests of
+                transactions, and not with a BrokerError.
             after_records: The connection is lost in the middle of the answer, after this many records. Only for
                 `fetch`, and not with a BrokerError.
 
@@ -271,16 +279,7 @@ class MemoryCluster:
         """
         if times is not None and times < 1:
             raise ConfigError(f"times={times}: a request fails at least once")
-        if applied and (operation != "produce" or isinstance(error, BrokerError)):
-            raise ConfigError(
-                f"applied=True with {operation!r} and {error!r}: only a lost response to `produce` can be"
-            )
-        if after_records is not None and (
-            operation != "fetch" or isinstance(error, BrokerError) or applied or after_records < 0
-        ):
-            raise ConfigError(
-                f"after_records={after_records} with {operation!r}, {error!r}: only an answer to `fetch` can break off"
-            )
+        check_failure(operation, error, applied, after_records)
         if partition is not None:
             self._log(partition)
         if broker is not None:
@@ -435,7 +434,7 @@ class MemoryCluster:
         for partition in positions:
             self._log(partition)
         stored = {partition: Position(position) for partition, position in positions.items()}
-        self._state.group(group).committed.update(stored)
+        self._state.group(group).store(stored, {})
 
     def start_share_group(self, group: str, start: PositionSpec) -> None:
         """Set where a share group begins with new partitions: share.auto.offset.reset, LATEST by default."""

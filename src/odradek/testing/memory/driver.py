@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import Self
 
 import anyio
 import anyio.lowlevel
@@ -21,7 +21,7 @@ from odradek.core.interfaces import (
 )
 from odradek.core.kafka.partitioners import Murmur2
 from odradek.core.observer_calls import ObserverCalls
-from odradek.errors import Closed, MessageTooLarge, OdradekError, Rejected, Unsupported
+from odradek.errors import Closed, MessageTooLarge, OdradekError, Rejected
 from odradek.io.observation import ConnectionObservation
 from odradek.testing.memory.admin import MemoryAdmin
 from odradek.testing.memory.broker import MemoryBrokerClient
@@ -31,6 +31,7 @@ from odradek.testing.memory.log_access import MemoryLogAccess
 from odradek.testing.memory.metadata import MemoryMetadata
 from odradek.testing.memory.share import MemoryShareGroup
 from odradek.testing.memory.state import ClusterState
+from odradek.testing.memory.transactions import MemoryTransactions
 from odradek.types import Broker
 
 __all__ = ["MemoryDriver"]
@@ -135,11 +136,11 @@ class MemoryDriver:
         return AnsweringBrokerPolicy()
 
     def producer_sequences(self) -> None:
-        """Return None: an in-memory broker does not notice repeated batches."""
+        """Return None: an in-memory broker notices repeated batches of transactions only."""
 
-    def producer_transactions(self, transactional_id: str, timeout_s: float) -> NoReturn:
-        """Raise Unsupported."""
-        raise Unsupported("a transaction (transactional_id)", "a real cluster, of Kafka 0.11 or later")
+    def producer_transactions(self, transactional_id: str, timeout_s: float) -> MemoryTransactions:
+        """Return the transactions of one producer (see `ProtocolDriver`)."""
+        return MemoryTransactions(self._state, transactional_id, timeout_s, self._tuning)
 
     def default_partitioner(self) -> Murmur2:
         """Return the partitioner of producers that name none: that of a real cluster of 0.8 or later."""

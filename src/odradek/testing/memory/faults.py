@@ -17,14 +17,34 @@ from odradek.types import TopicPartition
 __all__ = ["Faults", "MemoryBatch", "MemoryRequest", "Operation"]
 
 Operation = Literal[
-    "connect", "metadata", "watch", "produce", "fetch", "positions", "join", "committed", "commit", "leave"
+    "connect",
+    "metadata",
+    "watch",
+    "produce",
+    "fetch",
+    "positions",
+    "join",
+    "committed",
+    "commit",
+    "leave",
+    "init_producer",
+    "add_positions",
+    "commit_transaction",
+    "abort_transaction",
 ]
 """Requests that a client makes of a cluster: `connect` is entering the block of `MemoryCluster.connect`, and connecting
 to a broker inside it; `watch` is to hear of changed brokers and topics, `positions` is to resolve a start such as
-EARLIEST; `join`, `committed` (to read the stored positions), `commit` and `leave` are those of a member of a group."""
+EARLIEST; `join`, `committed` (to read the stored positions), `commit` and `leave` are those of a member of a group;
+`init_producer` (to register a transactional id), `add_positions`, `commit_transaction` and `abort_transaction` are
+those of a producer with transactions."""
 
 BY_PARTITION = frozenset[Operation](("produce", "fetch", "positions"))
 """Operations in whose answer a BrokerError stands for one partition."""
+
+APPLICABLE = frozenset[Operation](
+    ("produce", "init_producer", "add_positions", "commit_transaction", "abort_transaction")
+)
+"""Operations that can be carried out with their response lost."""
 
 TO_A_BROKER = frozenset[Operation](("connect", "produce", "fetch", "positions"))
 """Operations that are requests to one broker."""
@@ -59,7 +79,7 @@ class MemoryRequest(NamedTuple):
         operation: The kind of request.
         broker: Id of the broker; None for operations that are not sent to one.
         partitions: The amount that it requests of each of its partitions: of a `fetch` the most bytes that are wanted,
-            of a `commit` the position, of a `produce` the number of records, otherwise 0.
+            of `commit` and `add_positions` the position, of a `produce` the number of records, otherwise 0.
         batches: The records of a `produce`.
         acks: The producer waits for all replicas (-1), the leader (1) or nothing (0). It is None unless the request is
             a `produce`.
@@ -241,6 +261,18 @@ def check_operation(operation: str) -> None:
     """Raise ConfigError for an operation that does not exist: the test would wait for a fault that never comes."""
     if operation not in (names := get_args(Operation)):
         raise ConfigError(f"no operation {operation!r}: choose from {', '.join(names)}")
+
+
+def check_failure(operation: str, error: OdradekError, applied: bool, after_records: int | None) -> None:
+    """Raise ConfigError for a failure that cannot be: see `MemoryCluster.fail`."""
+    is_answer = isinstance(error, BrokerError)
+    if applied and (operation not in APPLICABLE or is_answer):
+        names = ", ".join(sorted(APPLICABLE))
+        raise ConfigError(f"applied=True with {operation!r} and {error!r}: only a lost response to {names} can be")
+    if after_records is not None and (operation != "fetch" or is_answer or applied or after_records < 0):
+        raise ConfigError(
+            f"after_records={after_records} with {operation!r}, {error!r}: only an answer to `fetch` can break off"
+        )
 
 
 def check_request(operation: str, broker: int | None = None) -> None:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from math import inf
 from typing import TYPE_CHECKING
 
 import anyio
@@ -17,8 +18,10 @@ import anyio.lowlevel
 
 from odradek.core.backoff import Backoff
 from odradek.core.interfaces import NO_METADATA, Assignment, RebalanceListener, Subscription
-from odradek.errors import ConfigError, GroupError, OdradekError, SessionExpired
+from odradek.core.kafka.transaction_requests import GroupMetadata, Offset
+from odradek.errors import ConfigError, DeadlineError, GroupError, OdradekError, SessionExpired
 from odradek.types import CommittedPosition, Position, TopicPartition
+from odradek.wire.kafka.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from odradek.testing.memory.state import ClusterState
@@ -36,11 +39,13 @@ class GroupSession:
     Args:
         membership: The member.
         owned: Its partitions; nobody else gets one of them before it has released it.
+        number: The generation in which it joined.
     """
 
     membership: MemoryMembership
     owned: set[TopicPartition] = field(default_factory=set)
     expired: bool = False
+    number: int = 0
 
 
 class MemoryGroup:
@@ -62,8 +67,11 @@ class MemoryGroup:
         """Grows whenever a member joins or leaves."""
         self.withheld: set[TopicPartition] = set()
         """Partitions that no member is to have."""
+        self.pending: dict[int, dict[TopicPartition, tuple[int, Offset]]] = {}
+        """Positions in each open transaction, numbered, by the id of its producer."""
         self._changed = changed
-        self._numbers = count(1)
+        self._numbers, self._stores = count(1), count(1)
+        self._stored: dict[TopicPartition, int] = {}  # the number of what is stored
 
     def store(
         self, positions: Mapping[TopicPartition, Position], metadata: Mapping[TopicPartition, str], usual: str = ""
@@ -71,6 +79,35 @@ class MemoryGroup:
         """Store positions with their texts; `usual` is that of the others."""
         self.committed.update(positions)
         self.metadata.update({partition: metadata.get(partition, usual) for partition in positions})
+        self._stored.update(dict.fromkeys(positions, next(self._stores)))
+
+    def add_to_transaction(self, producer_id: int, offsets: Mapping[TopicPartition, Offset]) -> None:
+        """Store positions with a transaction. Of several positions the one counts that was sent last, whatever ends
+        last."""
+        number = next(self._stores)
+        self.pending.setdefault(producer_id, {}).update({p: (number, offset) for p, offset in offsets.items()})
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        """Store the positions of a transaction, or forget them."""
+        for partition, (number, offset) in self.pending.pop(producer_id, {}).items():
+            if committed and number > self._stored.get(partition, 0):
+                self.committed[partition] = Position(offset.offset)
+                self.metadata[partition], self._stored[partition] = offset.metadata or "", number
+
+    def forget(self, topic: str) -> None:
+        """Forget the positions of a topic that is deleted."""
+        self.committed = {partition: at for partition, at in self.committed.items() if partition.topic != topic}
+        for number, offsets in self.pending.items():
+            self.pending[number] = {partition: sent for partition, sent in offsets.items() if partition.topic != topic}
+
+    def fence(self, member: GroupMetadata, partitions: Collection[TopicPartition]) -> ErrorCode:
+        """Return why a transaction cannot store positions for a member, or NONE (KIP-447)."""
+        session = self.sessions.get(member.member_id)
+        if session is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if session.number != member.generation or not session.owned.issuperset(partitions):
+            return ErrorCode.STALE_MEMBER_EPOCH
+        return ErrorCode.NONE
 
     def new_id(self) -> str:
         """Return an id for a member that chose none."""
@@ -78,8 +115,8 @@ class MemoryGroup:
 
     def join(self, membership: MemoryMembership) -> GroupSession:
         """Add a member."""
-        session = self.sessions[membership.consumer_id] = GroupSession(membership)
         self._rebalance()
+        session = self.sessions[membership.consumer_id] = GroupSession(membership, number=self.generation)
         return session
 
     def remove(self, session: GroupSession) -> None:
@@ -196,9 +233,33 @@ class MemoryMembership:
         self._group.store(positions, metadata, self.subscription.commit_metadata)
 
     async def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Position | None]:
-        """Return the stored positions; None where none was ever stored."""
+        """Return the stored positions; None where none was ever stored. Waits for transactions that store others."""
+        return await self._committed(partitions, self._timeout)
+
+    async def _committed(
+        self, partitions: Sequence[TopicPartition], timeout: float
+    ) -> dict[TopicPartition, Position | None]:
         await self._state.serve("committed", self._timeout, partitions=partitions)
+        await _until_stable(self._state, self._group, partitions, timeout)
         return {partition: self._group.committed.get(partition) for partition in partitions}
+
+    def shares(self, state: ClusterState) -> bool:
+        """Return True if this member belongs to a cluster."""
+        return self._state is state
+
+    def offsets(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Offset]:
+        """Return positions as this member stores them."""
+        text = self.subscription.commit_metadata
+        return {partition: Offset(position, metadata=text) for partition, position in positions.items()}
+
+    def token(self, positions: Mapping[TopicPartition, Position]) -> GroupMetadata:
+        """Return what proves that this member owns all these partitions; else raise GroupError."""
+        session = self._session
+        owned = set() if session is None else session.owned
+        if session is None or not owned.issuperset(positions):
+            foreign = min(positions.keys() - owned)
+            raise GroupError(f"group {self._group.name}: {foreign} does not belong to this member: not committed")
+        return GroupMetadata(self._group.name, session.number, self.consumer_id)
 
     async def leave(self) -> None:
         """Release everything and leave the group, whatever the cluster answers: see `Membership.leave`."""
@@ -255,7 +316,7 @@ class MemoryMembership:
     async def _assign(
         self, session: GroupSession, listener: RebalanceListener, added: Mapping[TopicPartition, int]
     ) -> None:
-        committed = await self.committed(list(added))
+        committed = await self._committed(list(added), inf)
         if not session.expired:
             self._assigned = (self._assigned or set()) | added.keys()
             await listener.assign(Assignment(self._group.generation, added, committed))
@@ -272,8 +333,10 @@ class MemoryOffsets:
         self._state, self._group, self._timeout = state, state.group(group), timeout
 
     async def fetch(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Position | None]:
-        """Return the stored positions; None where none was ever stored. Cancellation: safe."""
+        """Return the stored positions; None where none was ever stored. Waits for transactions that store others.
+        Cancellation: safe."""
         await anyio.lowlevel.checkpoint()
+        await _until_stable(self._state, self._group, partitions, self._timeout)
         return {partition: self._group.committed.get(partition) for partition in partitions}
 
     async def fetch_with_metadata(
@@ -289,6 +352,18 @@ class MemoryOffsets:
         """Store positions, unfenced: see `OffsetStore.commit`."""
         await self._state.serve("commit", self._timeout, partitions=positions.keys())
         self._group.store(positions, metadata)
+
+
+async def _until_stable(
+    state: ClusterState, group: MemoryGroup, partitions: Collection[TopicPartition], timeout: float
+) -> None:
+    """Wait until no open transaction stores positions of these partitions (KIP-447). Raises DeadlineError."""
+    with anyio.move_on_after(timeout):
+        while any(not positions.keys().isdisjoint(partitions) for positions in group.pending.values()):
+            await state.changed.wait(state.changed.version, state.clock.seconds_until(state.transactions.next_expiry()))
+            state.transactions.expire()
+        return
+    raise DeadlineError(f"{group.name}: positions not read, because a transaction is open that stores others", timeout)
 
 
 def check_subscription(subscription: Subscription) -> None:

@@ -10,14 +10,19 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import NamedTuple
 
-from odradek.core.interfaces import DecoderOptions, ProducerRecord
+from odradek.core.interfaces import DecoderOptions, ProducerRecord, Stamp
+from odradek.core.kafka.broker_errors import broker_error
 from odradek.errors import CorruptMessage, LogTruncated, MessageTooLarge, OdradekError, OffsetOutOfRange
 from odradek.types import Columns, Position, TimestampType, TopicPartition
+from odradek.wire.kafka.error_codes import ErrorCode
 
 __all__ = ["MemoryDecoder", "MemoryLog", "StoredRecord", "columns_of", "compressed_bytes", "record_bytes"]
 
 RECORD_OVERHEAD_BYTES = 10
 """Size of a record beyond its value, key and headers (bytes), so that empty ones count, too."""
+
+REMEMBERED_BATCHES = 5
+"""Batches of each producer with stamps by which a log recognises one that is sent again."""
 
 MAX_REPORTS = 1000
 """Reports of corrupt records that a decoder keeps, as `core.interfaces.LogDecoder.take_reports` says."""
@@ -92,7 +97,7 @@ def columns_of(stored: Sequence[StoredRecord], corrupt: Mapping[int, CorruptMess
 
 
 class MemoryLog:
-    """The records of one partition, by offset."""
+    """The records of one partition, by offset. The marker at the end of a transaction takes an offset, too."""
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
@@ -102,48 +107,104 @@ class MemoryLog:
         """Damage of each record that a test has damaged, by offset."""
         self.truncations: list[Position] = []
         """The end that each truncation left. Their number is the leader epoch."""
+        self.batches: dict[int, deque[tuple[Stamp, Position]]] = {}
+        """The latest batches of each producer with stamps, by its id, and where they are stored."""
+        self.open: dict[int, list[int]] = {}
+        """The offsets of the records in each open transaction, by the id of its producer."""
+        self.aborted: set[int] = set()
+        """The offsets of records in transactions that were aborted."""
 
-    def append(self, records: Sequence[ProducerRecord], now_ms: int) -> list[StoredRecord]:
-        """Append records; return them as they are stored."""
+    @property
+    def last_stable(self) -> Position:
+        """The end of what `read_committed` consumers may read: the first record of the oldest open transaction."""
+        first = min((offsets[0] for offsets in self.open.values()), default=self.end)
+        return Position(max(self.start, first))
+
+    def append(self, records: Sequence[ProducerRecord], now_ms: int, stamp: Stamp | None = None) -> list[StoredRecord]:
+        """Append records; return them as they are stored. Those with a stamp are part of a transaction."""
         stored = [
             StoredRecord(self.partition, offset, record, now_ms if record.timestamp is None else record.timestamp)
             for offset, record in enumerate(records, self.end)
         ]
+        if stamp is not None:
+            producer = stamp.producer.producer_id
+            self.batches.setdefault(producer, deque(maxlen=REMEMBERED_BATCHES)).append((stamp, self.end))
+            self.open.setdefault(producer, []).extend(each.offset for each in stored)
         self.records += stored
         self.end = Position(self.end + len(stored))
         return stored
 
-    def read(self, position: int, max_bytes: int) -> list[StoredRecord]:
-        """Return the records from a position on until they have `max_bytes`; the last may exceed it."""
+    def stored_before(self, stamp: Stamp) -> Position | None:
+        """Return where a batch is stored already; None: it is the next one of its producer.
+
+        Raises:
+            BrokerError: OUT_OF_ORDER_SEQUENCE_NUMBER: a batch before it is missing.
+        """
+        latest = self.batches.get(stamp.producer.producer_id, ())
+        batches = [(known, position) for known, position in latest if known.producer == stamp.producer]
+        if (position := dict(batches).get(stamp)) is not None:
+            return position
+        if stamp.base_sequence != (batches[-1][0].following if batches else 0):
+            raise broker_error(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, str(self.partition))
+        return None
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        """Write the marker that ends the transaction of a producer."""
+        offsets = self.open.pop(producer_id, [])
+        if not committed:
+            self.aborted.update(offsets)
+        self.end = Position(self.end + 1)
+
+    def row(self, offset: int) -> int:
+        """Return the row of the first record from an offset on."""
+        return bisect_left(self.records, offset, key=attrgetter("offset"))
+
+    def read(
+        self, position: int, max_bytes: int, *, read_committed: bool = False
+    ) -> tuple[list[StoredRecord], Position]:
+        """Return the records from a position on until they have `max_bytes`, and the position after them; the last may
+        exceed it. With `read_committed`, those of transactions are left out that are open or were aborted."""
+        stop = self.last_stable if read_committed else self.end
         records: list[StoredRecord] = []
-        for row in range(position - self.start, len(self.records)):
-            if max_bytes <= 0:
+        for row in range(self.row(position), len(self.records)):
+            stored = self.records[row]
+            if stored.offset >= stop:
                 break
-            records.append(self.records[row])
-            max_bytes -= record_bytes(self.records[row].record)
-        return records
+            if max_bytes <= 0:
+                return records, Position(stored.offset)
+            if not (read_committed and stored.offset in self.aborted):
+                records.append(stored)
+            max_bytes -= record_bytes(stored.record)
+        return records, Position(max(position, stop))
 
     def at_time(self, timestamp: int) -> Position:
         """Return the offset of the first record at or after a timestamp (ms); the end if none is."""
         return Position(next((stored.offset for stored in self.records if stored.timestamp >= timestamp), self.end))
 
     def newest_before(self, position: Position, count: int) -> list[Position]:
-        """Return a position and the offsets before it, newest first, at most `count` together."""
-        row = bisect_left(self.records, position, key=attrgetter("offset"))
-        earlier = self.records[max(0, row - count + 1) : row]
-        return [position, *(Position(stored.offset) for stored in reversed(earlier))][:count]
+        """Return a position, the offsets of records before it, and the start: newest first, at most `count`."""
+        row = self.row(position)
+        earlier = [stored.offset for stored in reversed(self.records[max(0, row - count + 1) : row])]
+        if self.start < min([position, *earlier]):
+            earlier.append(self.start)
+        return [position, *map(Position, earlier)][:count]
 
     def delete_before(self, position: int) -> None:
         """Drop the records before a position, as retention does."""
-        start = min(max(self.start, position), self.end)
-        del self.records[: start - self.start]
-        self.start = Position(start)
+        self.start = Position(min(max(self.start, position), self.end))
+        del self.records[: self.row(self.start)]
 
     def truncate(self, end: int) -> None:
         """Drop the records from an offset on, as the election of a leader does that never had them."""
         end = min(max(self.start, end), self.end)
-        del self.records[end - self.start :]
+        del self.records[self.row(end) :]
         self.corrupt = {offset: reason for offset, reason in self.corrupt.items() if offset < end}
+        kept = {producer: [offset for offset in offsets if offset < end] for producer, offsets in self.open.items()}
+        self.open = {producer: offsets for producer, offsets in kept.items() if offsets}
+        self.aborted = {offset for offset in self.aborted if offset < end}
+        for batches in self.batches.values():
+            while batches and batches[-1][1] >= end:
+                batches.pop()
         self.end = Position(end)
         self.truncations.append(self.end)
 
@@ -176,7 +237,7 @@ class MemoryDecoder:
         """See `LogDecoder.skipped`."""
         self.leader_epoch: int | None = None
         """That of the last answer; None before the first."""
-        self._options = options
+        self._options, self.read_committed = options, options.read_committed
         self._reports: deque[CorruptMessage] = deque(maxlen=MAX_REPORTS)
         self.reset(position)
 
@@ -199,11 +260,14 @@ class MemoryDecoder:
     def decompress_deferred(self) -> None:
         """Do nothing: nothing is compressed here."""
 
-    def accept(self, records: Sequence[StoredRecord], corrupt: Mapping[int, str], leader_epoch: int) -> None:
+    def accept(
+        self, records: Sequence[StoredRecord], until: Position, corrupt: Mapping[int, str], leader_epoch: int
+    ) -> None:
         """Accept the next records of the log, up to the first that cannot be handed over.
 
         Args:
             records: In order, from `fetch_position` on.
+            until: The position after them, and after what is not handed over behind them.
             corrupt: The damage of damaged records, by offset.
             leader_epoch: That of the log.
         """
@@ -218,6 +282,7 @@ class MemoryDecoder:
             if self.error is not None:
                 return
             self.position = self.fetch_position = Position(stored.offset + 1)
+        self.position = self.fetch_position = until
 
     def _accept_corrupt(self, stored: StoredRecord, reason: str) -> None:
         error = CorruptMessage(str(self.partition), stored.offset, reason)

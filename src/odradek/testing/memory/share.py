@@ -58,7 +58,8 @@ class _SharedPartition:
 
     def acquire(self, member: MemoryShareGroup, log: MemoryLog, limit: int, until: float) -> list[int]:
         self.end = max(self.end, log.start)
-        fresh = range(self.end, min(log.end, self.end + limit))
+        row = log.row(self.end)
+        fresh = [stored.offset for stored in log.records[row : row + limit]]
         offsets = sorted(offset for offset in {*self.available, *fresh} if offset >= log.start)[:limit]
         for offset in offsets:
             self.available.discard(offset)
@@ -190,7 +191,7 @@ class MemoryShareGroup:
         offsets = sound
         if not offsets:
             return None
-        stored = [log.records[offset - log.start] for offset in offsets]
+        stored = [log.records[log.row(offset)] for offset in offsets]
         counts = [shared.deliveries[offset] for offset in offsets]
         return AcquiredBatch(partition, columns_of(stored), counts, partial(self._acknowledge, partition, shared))
 

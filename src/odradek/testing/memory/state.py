@@ -19,6 +19,7 @@ from odradek.testing.memory.groups import MemoryGroup
 from odradek.testing.memory.log import MemoryLog
 from odradek.testing.memory.metadata import MemoryRoutingTable
 from odradek.testing.memory.share import ShareGroupState
+from odradek.testing.memory.transactions import TransactionCoordinator
 from odradek.types import Broker, TopicPartition
 
 if TYPE_CHECKING:
@@ -32,13 +33,14 @@ class ClusterState:
 
     def __init__(self, brokers: Mapping[int, Broker]) -> None:
         self.changed = Notifier()
-        self.clock = MemoryClock(self.changed.notify)
+        self.clock = MemoryClock(self._time_changed)
         self.faults = Faults()
         self.brokers = dict(brokers)
         """All brokers, also stopped ones."""
         self.logs: dict[TopicPartition, MemoryLog] = {}
         self.groups: dict[str, MemoryGroup] = {}
         self.share_groups: dict[str, ShareGroupState] = {}
+        self.transactions = TransactionCoordinator(self)
         self.configs: dict[str, dict[str, str]] = {}
         """Entries of the configuration of topics. They have no effect."""
         self.clients: set[MemoryDriver] = set()
@@ -61,6 +63,10 @@ class ClusterState:
     def now_ms(self) -> int:
         """Return the cluster's time (ms since the epoch)."""
         return int(self.clock.now() * 1000)
+
+    def _time_changed(self) -> None:
+        self.transactions.expire()
+        self.changed.notify()
 
     def group(self, name: str) -> MemoryGroup:
         """Return a group, which exists from the first call on."""
@@ -123,6 +129,7 @@ class ClusterState:
                 self.receive(request)
         with anyio.move_on_after(timeout):
             await self._wait(request, delay, ended)
+            self.transactions.expire()
             if (error := self.faults.request_error(operation, partitions, broker)) is not None:
                 raise error
             return
@@ -168,8 +175,7 @@ class ClusterState:
         self.logs = {partition: log for partition, log in self.logs.items() if partition.topic != topic}
         self.replicas = {partition: broker for partition, broker in self.replicas.items() if partition.topic != topic}
         for group in self.groups.values():
-            for partition in [partition for partition in group.committed if partition.topic == topic]:
-                del group.committed[partition]
+            group.forget(topic)
         known, ids = dict(self.table.leaders), dict(self.table.ids)
         known.pop(topic, None)
         ids.pop(topic, None)
