@@ -117,6 +117,37 @@ async def test_a_reader_needs_no_zookeeper_and_a_group_does() -> None:
                     pass
 
 
+async def test_a_reader_with_a_group_needs_zookeeper_too() -> None:
+    with Kafka07Broker(config=CONFIG) as broker:
+        async with Kafka07Driver(brokers=[f"1@{broker.address}"]) as driver:
+            with pytest.raises(Unsupported, match="needs ZooKeeper"):
+                Reader(driver, "t", group="g")
+
+
+async def test_a_reader_stores_positions_for_a_group_and_no_text(odradek_chroot: str) -> None:
+    """So does a consumer: ZooKeeper has a number for each partition."""
+    with brokers(odradek_chroot, 1):
+        async with cluster(odradek_chroot) as driver:
+            first, *others = await create(driver, "t")
+            async with Reader(driver, "t", group="g", until=LATEST) as reader:
+                with pytest.raises(Unsupported, match=r"0\.7 stores a number and nothing else"):
+                    await reader.commit({first: (Position(0), "a text")})
+                assert sum([1 async for _ in reader]) == 3
+                ends = await reader.commit()
+                assert ends.keys() == {first, *others} and await reader.commit() == {}
+            async with Reader(driver, "t", group="g", until=LATEST) as reader:
+                assert [record async for record in reader] == []
+        async with consumer(odradek_chroot, "t") as member:
+            await until(lambda: member.assignment)
+            with pytest.raises(Unsupported, match=r"0\.7 stores a number and nothing else"):
+                await member.commit({first: (ends[first], "a text")})
+            with pytest.raises(Unsupported, match="commit_metadata"):
+                async with consumer(odradek_chroot, "t", commit_metadata="host"):
+                    pass
+            stored = await member.committed([first])
+            assert stored[first] == (ends[first], "")
+
+
 async def test_a_connection_cut_at_every_byte_of_a_fetch_reply_loses_and_doubles_nothing() -> None:
     partition = TopicPartition("t", 0, 1)
     with Kafka07Broker(config=CONFIG) as broker, FaultProxy(broker.host, broker.port) as proxy:
