@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import partial
-from itertools import count
 from uuid import uuid4
 
 import anyio
+import pytest
 from anyio import to_thread
-from hypothesis import Phase, given, settings
-from tests.testing.transaction_programs import SOURCE_RECORDS, Run, Seen, Step, programs, run_program
+from tests.testing.transaction_programs import SOURCE_RECORDS, Run, Seen, Step, make_program, run_program
 
 import odradek as od
 from odradek.testing import KafkaBroker, MemoryCluster
 
-PROGRAMS = int(os.environ.get("ODRADEK_PROGRAMS", "4"))
-"""Programs that run on a real broker."""
-
-NAME, NUMBERS = uuid4().hex, count()
+SEEDS = range(int(os.environ["ODRADEK_PROGRAMS"])) if "ODRADEK_PROGRAMS" in os.environ else (1, 10)
+"""Seeds of the programs that run on a real broker; ODRADEK_PROGRAMS=100 runs that many."""
 
 
 async def in_memory(name: str, steps: Sequence[Step]) -> list[Seen]:
@@ -56,9 +52,9 @@ async def on_broker(broker: KafkaBroker, name: str, steps: Sequence[Step], expec
         await run_program(k, name, steps, observe)
 
 
-@settings(max_examples=PROGRAMS, database=None, derandomize=PROGRAMS == 4, phases=[Phase.generate])
-@given(steps=programs())
-def test_a_program_sees_the_same_in_memory_and_on_a_real_broker(odradek_kafka: KafkaBroker, steps: list[Step]) -> None:
-    name = f"{NAME}-{next(NUMBERS)}"
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_program_sees_the_same_in_memory_and_on_a_real_broker(odradek_kafka: KafkaBroker, seed: int) -> None:
+    name, steps = uuid4().hex, make_program(seed)
     expected = anyio.run(in_memory, name, steps)
-    anyio.run(partial(on_broker, odradek_kafka, name, steps, expected))
+    assert anyio.run(in_memory, name, steps, backend="trio") == expected
+    anyio.run(on_broker, odradek_kafka, name, steps, expected)

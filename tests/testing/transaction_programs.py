@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from itertools import count
+from random import Random
 from typing import Any, Literal, NamedTuple
-
-from hypothesis import strategies as st
 
 import odradek as od
 from odradek.client.producer.transaction import Transaction
 from odradek.types import EARLIEST, LATEST
 
-__all__ = ["IDS", "SOURCE_RECORDS", "Run", "Seen", "Step", "programs", "run_program"]
+__all__ = ["IDS", "SOURCE_RECORDS", "Run", "Seen", "Step", "make_program", "run_program"]
 
 IDS = ("x", "x", "y")
 """Transactional ids of the producers: the first two fence each other."""
@@ -27,9 +26,10 @@ class Step(NamedTuple):
     """One step of a program.
 
     Args:
-        verb: What is done. `take` is to take the next batch of a consumer, `mark` to mark all that were taken.
+        verb: What is done. `take` is to take the next batch of a consumer, `mark` to mark those that were taken.
         producer: The number of the producer that does it.
-        partition: The partition of the records of `send`; those of `plain` are of no transaction.
+        partition: The partition of the records of `send`; those of `plain` are of no transaction. Of `mark`, 1 is to
+            mark the last batch alone.
     """
 
     verb: Verb
@@ -37,13 +37,25 @@ class Step(NamedTuple):
     partition: int = 0
 
 
-def programs(length: int = 14) -> st.SearchStrategy[list[Step]]:
-    """Programs that begin with two open producers."""
-    often = ["begin", "begin", "begin", *["send"] * 5, "commit", "commit"]
-    verbs = ["open", *often, "plain", "take", "mark", "abort"]
-    step = st.builds(Step, st.sampled_from(verbs), st.integers(0, len(IDS) - 1), st.integers(0, 1))
-    steps = st.lists(step, min_size=length, max_size=length)
-    return steps.map(lambda chosen: [Step("open", 0), Step("open", 2), *chosen])
+OUTSIDE: dict[Verb, int] = {"begin": 6, "open": 2, "take": 1, "plain": 1}
+INSIDE: dict[Verb, int] = {"send": 4, "take": 2, "mark": 2, "commit": 3, "abort": 1}
+"""What a producer does outside and inside of a transaction, and how often."""
+
+
+def make_program(seed: int, length: int = 24) -> list[Step]:
+    """Return a random program, for which a producer that was fenced is like any other."""
+    chance, open_now = Random(seed), set[int]()
+    steps = [Step("open", 0), Step("open", 1), Step("open", 2)]
+    while len(steps) < length:
+        producer = chance.choice(sorted(open_now) * 2 + [0, 1, 2])
+        verbs = INSIDE if producer in open_now else OUTSIDE
+        (verb,) = chance.choices(list(verbs), list(verbs.values()))
+        steps.append(Step(verb, producer, chance.randrange(2)))
+        if verb == "begin":
+            open_now.add(producer)
+        elif verb in ("commit", "abort"):
+            open_now.discard(producer)
+    return steps
 
 
 class Seen(NamedTuple):
@@ -136,9 +148,9 @@ class Run:
 
     async def _mark(self, step: Step) -> None:
         if step.producer in self._transactions:
-            for batch in self._taken:
+            self._marked[step.producer] = self._taken[-1:] if step.partition else list(self._taken)
+            for batch in self._marked[step.producer]:
                 self._transactions[step.producer].done(batch)
-            self._marked[step.producer] = list(self._taken)
 
     async def _commit(self, step: Step) -> None:
         if step.producer in self._transactions:
