@@ -74,6 +74,12 @@ async def has_cleaner_threads(admin: Admin, value: str) -> bool:
     return (await admin.k.admin.describe_broker_configs(number)).check()[number]["log.cleaner.threads"].value == value
 
 
+async def has_cleaner_threads_of_all(admin: Admin, value: str) -> bool:
+    described = (await admin.k.admin.describe_broker_configs([None, admin.broker.broker_id])).check()
+    entries = [each.get("log.cleaner.threads") for each in described.values()]
+    return [(each.value, each.source) for each in entries if each] == [(value, ConfigSource.ALL_BROKERS)] * 2
+
+
 async def test_a_topic_is_created_described_and_deleted(admin: Admin, topic: str, ran: Ran) -> None:
     if not admin.has("create"):
         with pytest.raises(od.Unsupported, match=re.escape("auto.create.topics.enable")):
@@ -177,6 +183,9 @@ async def test_the_configuration_of_a_broker_is_described_and_altered(admin: Adm
     (await admin.k.admin.alter_broker_configs({number: {"log.cleaner.threads": "2"}})).check()
     await until(lambda: has_cleaner_threads(admin, "2"))
     (await admin.k.admin.alter_broker_configs({number: {"log.cleaner.threads": None}})).check()
+    (await admin.k.admin.alter_broker_configs({None: {"log.cleaner.threads": "2"}})).check()
+    await until(lambda: has_cleaner_threads_of_all(admin, "2"))
+    (await admin.k.admin.alter_broker_configs({None: {"log.cleaner.threads": None}})).check()
     ran("administration", "configs of brokers")
 
 

@@ -40,9 +40,9 @@ def test_the_commands_print_what_the_page_says(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(120)
 def test_the_program_runs(odradek_kafka: KafkaBroker, capsys: pytest.CaptureFixture[str]) -> None:
-    block, _ = re.findall(
+    block, *_ = re.findall(
         r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL
-    )  # the other: io/kafka/test_admin_live
+    )  # the others: io/kafka/test_admin_live
     names: dict[str, Any] = {}
     exec(compile(block, "admin.md", "exec"), names)
     anyio.run(names["look_after"], f"kafka://{odradek_kafka.bootstrap}")

@@ -17,6 +17,7 @@ from odradek.core.admin import (
     ClusterDescription,
     ConfigChange,
     ConfigEntry,
+    ConfigKind,
     CreatedTopic,
     GroupDescription,
     GroupListing,
@@ -42,7 +43,7 @@ _CHANGES = arguments.mapping(
     config_change,
     "a mapping of names to values",
 )
-_BROKER = arguments.count(0, unit="a broker id")
+_BROKER = arguments.optional(arguments.count(0, unit="a broker id, or None"))
 _PARTITION, _POSITION = partition_rule(), start_position()
 _FLAGS = {"read_committed": arguments.flag()}
 _RULES: Mapping[str, arguments.Rule] = {
@@ -56,6 +57,8 @@ _RULES: Mapping[str, arguments.Rule] = {
     ),
     "topic_changes": arguments.mapping(NAME, _CHANGES, "a mapping of topics to changes"),
     "broker_changes": arguments.mapping(_BROKER, _CHANGES, "a mapping of broker ids to changes"),
+    "group_changes": arguments.mapping(NAME, _CHANGES, "a mapping of groups to changes"),
+    "metrics_changes": arguments.mapping(NAME, _CHANGES, "a mapping of subscriptions to changes"),
     "group": arguments.text("a group name"),
     "positions": arguments.mapping(
         _PARTITION, arguments.optional(_POSITION), "a mapping of partitions to positions, or None"
@@ -205,11 +208,16 @@ class Admin(AdminOfAccess, AdminOfBrokers):
         """
         return await self._driver.admin().describe_topic_configs(names("topics", topics))
 
-    async def describe_broker_configs(self, brokers: int | Iterable[int]) -> Results[int, Mapping[str, ConfigEntry]]:
+    async def describe_broker_configs(
+        self, brokers: int | Iterable[int | None] | None
+    ) -> Results[int | None, Mapping[str, ConfigEntry]]:
         """Return the configuration of brokers, by id, as `describe_topic_configs` does.
 
+        Args:
+            brokers: Their ids; None stands for what is set for all brokers while they run (1.1 and later).
+
         Raises:
-            Unsupported: The brokers are older than 0.11.
+            Unsupported: The brokers are older than 0.11, or than None needs.
         """
         listed = brokers if isinstance(brokers, Iterable) else [brokers]
         return await self._driver.admin().describe_broker_configs([_BROKER("brokers", each) for each in listed])
@@ -236,9 +244,13 @@ class Admin(AdminOfAccess, AdminOfBrokers):
         return await self._driver.admin().alter_topic_configs(checked, validate_only=validate_only)
 
     async def alter_broker_configs(
-        self, changes: Mapping[int, Mapping[str, ConfigChange]], *, validate_only: bool = False
-    ) -> Results[int, None]:
+        self, changes: Mapping[int | None, Mapping[str, ConfigChange]], *, validate_only: bool = False
+    ) -> Results[int | None, None]:
         """Change entries of the configuration of brokers, by id, as `alter_topic_configs` does.
+
+        Args:
+            changes: Broker id, or None for all brokers -> entry -> the change.
+            validate_only: As for topics.
 
         Raises:
             Unsupported: The brokers are older than 2.3.
@@ -246,6 +258,61 @@ class Admin(AdminOfAccess, AdminOfBrokers):
         _RULES["validate_only"]("validate_only", validate_only)
         checked = _RULES["broker_changes"]("changes", changes)
         return await self._driver.admin().alter_broker_configs(checked, validate_only=validate_only)
+
+    async def describe_group_configs(self, groups: str | Iterable[str]) -> Results[str, Mapping[str, ConfigEntry]]:
+        """Return the configuration of groups, as `describe_topic_configs` does: limits and intervals of the protocols
+        in which brokers assign partitions (KIP-848, KIP-932). A group need not exist.
+
+        Raises:
+            Unsupported: The brokers are older than 4.0.
+        """
+        return await self._driver.admin().describe_configs(ConfigKind.GROUP, names("groups", groups))
+
+    async def alter_group_configs(
+        self, changes: Mapping[str, Mapping[str, ConfigChange]], *, validate_only: bool = False
+    ) -> Results[str, None]:
+        """Change entries of the configuration of groups, by name, as `alter_topic_configs` does.
+
+        Raises:
+            Unsupported: The brokers are older than 4.0.
+        """
+        _RULES["validate_only"]("validate_only", validate_only)
+        checked = _RULES["group_changes"]("changes", changes)
+        return await self._driver.admin().alter_configs(ConfigKind.GROUP, checked, validate_only=validate_only)
+
+    async def list_client_metrics(self) -> Sequence[str]:
+        """Return the names of subscriptions to metrics that clients push (KIP-714), sorted. Cancellation: safe.
+
+        Raises:
+            Unsupported: The brokers are older than 3.7, or not in KRaft mode.
+        """
+        return await self._driver.admin().list_client_metrics()
+
+    async def describe_client_metrics(
+        self, subscriptions: str | Iterable[str]
+    ) -> Results[str, Mapping[str, ConfigEntry]]:
+        """Return subscriptions to metrics of clients, as `describe_topic_configs` does: `metrics` (prefixes of names),
+        `interval.ms`, and `match` (which clients). One that does not exist has defaults only.
+
+        Raises:
+            Unsupported: The brokers are older than 3.7, or not in KRaft mode.
+        """
+        wanted = names("subscriptions", subscriptions)
+        return await self._driver.admin().describe_configs(ConfigKind.CLIENT_METRICS, wanted)
+
+    async def alter_client_metrics(
+        self, changes: Mapping[str, Mapping[str, ConfigChange]], *, validate_only: bool = False
+    ) -> Results[str, None]:
+        """Change subscriptions to metrics of clients, by name, as `alter_topic_configs` does. The first change of a
+        name makes a subscription; one without entries of its own does not exist any more.
+
+        Raises:
+            Unsupported: The brokers are older than 3.7, or not in KRaft mode.
+        """
+        _RULES["validate_only"]("validate_only", validate_only)
+        checked = _RULES["metrics_changes"]("changes", changes)
+        kind = ConfigKind.CLIENT_METRICS
+        return await self._driver.admin().alter_configs(kind, checked, validate_only=validate_only)
 
     # ---- groups ---------------------------------------------------------------------------------------------
 

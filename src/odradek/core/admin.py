@@ -21,6 +21,7 @@ __all__ = [
     "ClusterDescription",
     "ConfigChange",
     "ConfigEntry",
+    "ConfigKind",
     "ConfigSource",
     "CreatedTopic",
     "GroupDescription",
@@ -153,6 +154,13 @@ class CreatedTopic:
     topic_id: str | None
     partitions: int | None
     replicas: int | None
+
+
+class ConfigKind(IntEnum):
+    """Kinds of resources that have a configuration, beside topics and brokers. Numbers as in DescribeConfigs."""
+
+    CLIENT_METRICS = 16
+    GROUP = 32
 
 
 class ConfigSource(IntEnum):
@@ -399,8 +407,10 @@ class ClusterAdmin:
         """Return the configuration of topics, by the name of the entry."""
         raise Unsupported("describing a configuration", self._needs)
 
-    async def describe_broker_configs(self, ids: Sequence[int]) -> Results[int, Mapping[str, ConfigEntry]]:
-        """Return the configuration of brokers, by the name of the entry."""
+    async def describe_broker_configs(
+        self, brokers: Sequence[int | None]
+    ) -> Results[int | None, Mapping[str, ConfigEntry]]:
+        """Return the configuration of brokers, by the name of the entry; None: what is set for all of them."""
         raise Unsupported("describing a configuration", self._needs)
 
     async def alter_topic_configs(
@@ -410,10 +420,24 @@ class ClusterAdmin:
         raise Unsupported("altering a configuration", self._needs)
 
     async def alter_broker_configs(
-        self, changes: Mapping[int, Mapping[str, ConfigChange]], *, validate_only: bool
-    ) -> Results[int, None]:
-        """Change entries of the configuration of brokers, as `alter_topic_configs` does."""
+        self, changes: Mapping[int | None, Mapping[str, ConfigChange]], *, validate_only: bool
+    ) -> Results[int | None, None]:
+        """Change entries of the configuration of brokers, as `alter_topic_configs` does; None: of all of them."""
         raise Unsupported("altering a configuration", self._needs)
+
+    async def describe_configs(self, kind: ConfigKind, names: Sequence[str]) -> Results[str, Mapping[str, ConfigEntry]]:
+        """Return the configuration of resources of one kind, by the name of the entry."""
+        raise Unsupported("describing a configuration", self._needs)
+
+    async def alter_configs(
+        self, kind: ConfigKind, changes: Mapping[str, Mapping[str, ConfigChange]], *, validate_only: bool
+    ) -> Results[str, None]:
+        """Change entries of the configuration of resources of one kind, as `alter_topic_configs` does."""
+        raise Unsupported("altering a configuration", self._needs)
+
+    async def list_client_metrics(self) -> Sequence[str]:
+        """Return the names of subscriptions to metrics of clients, sorted."""
+        raise Unsupported("listing subscriptions to metrics of clients", self._needs)
 
     async def delete_records(
         self, before: Mapping[TopicPartition, Position | None]

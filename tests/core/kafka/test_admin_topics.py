@@ -37,6 +37,7 @@ from odradek.wire.kafka.messages.admin import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
     IncrementalAlterConfigsRequest,
+    ListConfigResourcesRequest,
 )
 from odradek.wire.kafka.messages.groups import OffsetDeleteRequest, OffsetFetchRequest
 from odradek.wire.kafka.messages.metadata import (
@@ -66,6 +67,7 @@ REQUESTS: list[tuple[type[Request[Any]], int, Build]] = [
         0,
         lambda v: admin_topics.incremental_request(2, {"t": {"a": "b", "c": None}}, validate_only=True),
     ),
+    (ListConfigResourcesRequest, 0, admin_topics.list_client_metrics_request),
     (DeleteRecordsRequest, 0, lambda v: admin_groups.delete_records_request({P0: Position(4)}, 1000)),
     (OffsetFetchRequest, 2, lambda v: admin_groups.all_positions_request("g", v)),
     (OffsetDeleteRequest, 0, lambda v: admin_groups.delete_positions_request("g", [P0])),

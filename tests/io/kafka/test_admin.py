@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import anyio
 import pytest
 
-from odradek.core.admin import ConfigSource, OffsetChoice, OffsetListing, OffsetSpec
+from odradek.core.admin import ConfigKind, ConfigSource, OffsetChoice, OffsetListing, OffsetSpec
 from odradek.errors import BrokerError, ConnectionLost, DeadlineError, Unsupported
 from odradek.types import EARLIEST, LATEST, Broker, Position, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
@@ -25,7 +26,11 @@ from odradek.wire.kafka.messages.admin import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
     IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
 )
+from odradek.wire.kafka.messages.admin import ConfigResource as ListedResource
 from odradek.wire.kafka.messages.data import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -56,6 +61,7 @@ from odradek.wire.kafka.messages.share_groups import (
     ShareGroupDescribeRequest,
     ShareGroupDescribeResponse,
 )
+from odradek.wire.kafka.schema import Request
 
 from ..limits import TimeLimit
 from .admin_peer import ONE, P0, Cluster, admin_of
@@ -173,6 +179,86 @@ async def test_where_only_a_whole_configuration_can_be_written_other_entries_are
     assert results.done == {"t": None}
     (written,) = [request for request, _ in peer.requests if isinstance(request, AlterConfigsRequest)]
     assert {entry.name: entry.value for entry in written.resources[0].configs} == {"b": "2", "d": "4"}
+
+
+def offer_up_to(peer: Cluster, api: type[Request[Any]], version: int) -> None:
+    """Have a cluster offer one API up to a version only."""
+    others = tuple(each for each in EVERYTHING.api_keys if each.api_key != api.SPEC.key)
+    offered = (*others, ApiVersion(api_key=api.SPEC.key, min_version=0, max_version=version))
+    peer.answers[ApiVersionsRequest] = lambda request, version: ApiVersionsResponse(api_keys=offered)
+
+
+def named(request: DescribeConfigsRequest, version: int) -> DescribeConfigsResponse:
+    """An answer with one entry for each resource that is asked for."""
+    results = tuple(
+        DescribeConfigsResult(
+            resource_type=each.resource_type,
+            resource_name=each.resource_name,
+            configs=(DescribeConfigsResourceResult(name="a", value="1"),),
+        )
+        for each in request.resources
+    )
+    return DescribeConfigsResponse(results=results)
+
+
+async def test_each_broker_knows_its_own_configuration_and_any_that_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Cluster()
+    peer.answers[DescribeConfigsRequest] = named
+    peer.answers[IncrementalAlterConfigsRequest] = lambda request, version: IncrementalAlterConfigsResponse(
+        responses=tuple(AlterConfigsResourceResponse(resource_name=each.resource_name) for each in request.resources)
+    )
+    async with admin_of(peer, monkeypatch) as admin:
+        described = await admin.describe_broker_configs([None, 1, 9])
+        altered = await admin.alter_broker_configs({None: {"a": "2"}, 9: {"a": "2"}}, validate_only=False)
+    assert described.done.keys() == {None, 1} and described.failed.keys() == altered.failed.keys() == {9}
+    assert altered.done == {None: None}
+    asked = [request.resources for request, _ in peer.requests if isinstance(request, DescribeConfigsRequest)]
+    assert sorted(each.resource_name for (each,) in asked) == ["", "1"]
+
+
+async def test_a_configuration_of_all_brokers_needs_1_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Cluster()
+    offer_up_to(peer, DescribeConfigsRequest, 0)
+    peer.answers[DescribeConfigsRequest] = named
+    async with admin_of(peer, monkeypatch) as admin:
+        with pytest.raises(Unsupported, match=r"all brokers.*1\.1"):
+            await admin.describe_broker_configs([1, None])
+        assert (await admin.describe_broker_configs([1])).done.keys() == {1}
+
+
+@pytest.mark.parametrize("kind", ConfigKind)
+async def test_configurations_of_other_kinds_are_described_and_altered(
+    kind: ConfigKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = Cluster()
+    peer.answers[DescribeConfigsRequest] = named
+    refused = AlterConfigsResourceResponse(resource_name="no", error_code=ErrorCode.INVALID_CONFIG)
+    peer.answers[IncrementalAlterConfigsRequest] = lambda request, version: IncrementalAlterConfigsResponse(
+        responses=(AlterConfigsResourceResponse(resource_name="g"), refused)
+    )
+    async with admin_of(peer, monkeypatch) as admin:
+        described = await admin.describe_configs(kind, ["g", "h"])
+        altered = await admin.alter_configs(kind, {"g": {"a": "2"}, "no": {"a": None}}, validate_only=True)
+    assert described.done["h"]["a"].value == "1" and described.done.keys() == {"g", "h"}
+    assert altered.done == {"g": None} and "INVALID_CONFIG" in str(altered.failed["no"])
+    asked, sent = [request for request, _ in peer.requests][-2:]
+    assert {each.resource_type for each in (*asked.resources, *sent.resources)} == {kind} and sent.validate_only
+
+
+@pytest.mark.parametrize("newest", [0, 1])
+async def test_subscriptions_to_metrics_are_listed(newest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Cluster()
+    offer_up_to(peer, ListConfigResourcesRequest, newest)
+    peer.codes[ListConfigResourcesRequest] = [0, ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
+    peer.answers[ListConfigResourcesRequest] = lambda request, version: ListConfigResourcesResponse(
+        config_resources=(ListedResource(resource_name="m2"), ListedResource(resource_name="m1")),
+        error_code=peer.code(request),
+    )
+    async with admin_of(peer, monkeypatch) as admin:
+        assert await admin.list_client_metrics() == ["m1", "m2"]
+        with pytest.raises(BrokerError, match="CLUSTER_AUTHORIZATION_FAILED"):
+            await admin.list_client_metrics()
+    assert peer.requests[-1] == (ListConfigResourcesRequest(resource_types=(16,) if newest else ()), newest)
 
 
 async def test_offsets_are_found_by_the_new_leader_and_one_that_fails_keeps_no_other_from_it(

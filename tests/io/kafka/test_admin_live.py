@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import anyio.to_thread
 import pytest
 
 import odradek as od
-from odradek.core.admin import OffsetSpec
+from odradek.core.admin import ConfigEntry, ConfigSource, OffsetSpec
 from odradek.core.admin_access import (
     Acl,
     AclFilter,
@@ -29,6 +31,8 @@ from odradek.core.admin_access import (
 from odradek.core.admin_cluster import Replica
 from odradek.testing import KafkaBroker, KafkaCluster
 from odradek.testing.kafka.releases import NEWEST
+
+from .dynamic_quorum import Controller, DynamicBroker
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
@@ -50,6 +54,13 @@ AUTHORIZERS = {
 TOOLS = {
     "acls": ("kafka.admin.AclCommand", "org.apache.kafka.tools.AclCommand"),
     "configs": ("kafka.admin.ConfigCommand", "kafka.admin.ConfigCommand"),
+    "topics": ("kafka.admin.TopicCommand", "org.apache.kafka.tools.TopicCommand"),
+    "reassign": (
+        "kafka.admin.ReassignPartitionsCommand",
+        "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+    ),
+    "elect": ("kafka.admin.LeaderElectionCommand", "org.apache.kafka.tools.LeaderElectionCommand"),
+    "metrics": ("org.apache.kafka.tools.ClientMetricsCommand", "org.apache.kafka.tools.ClientMetricsCommand"),
     "dirs": ("kafka.admin.LogDirsCommand", "org.apache.kafka.tools.LogDirsCommand"),
     "tokens": ("kafka.admin.DelegationTokenCommand", "org.apache.kafka.tools.DelegationTokenCommand"),
 }
@@ -79,7 +90,8 @@ def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         "delegation.token.master.key": "a key for tests",
         "log.dirs": f"{directories}/a,{directories}/b",
     }
-    with KafkaBroker(request.param, listeners=("SASL_PLAINTEXT",), config=config) as broker:
+    kind = DynamicBroker if release >= (4,) else KafkaBroker
+    with kind(request.param, listeners=("SASL_PLAINTEXT",), config=config) as broker:
         broker.create_topic("t", 2)
         yield broker
 
@@ -91,8 +103,18 @@ def cluster() -> Iterator[KafkaCluster]:
         yield cluster
 
 
-def as_user(broker: KafkaBroker, name: str, password: str, mechanism: str = "PLAIN", **more: Any) -> od.Cluster:
-    security = od.Security(sasl_mechanism=mechanism, sasl_username=name, sasl_password=password, **more)
+@pytest.fixture(scope="module", params=(NEWEST, "2.8.2"))
+def either_cluster(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
+    """Three brokers, in KRaft mode and over ZooKeeper."""
+    if request.param == NEWEST:
+        yield request.getfixturevalue("cluster")
+        return
+    with KafkaCluster(request.param, mode="zookeeper") as cluster:
+        yield cluster
+
+
+def as_user(broker: KafkaBroker, name: str, password: str, mechanism: str = "PLAIN") -> od.Cluster:
+    security = od.Security(sasl_mechanism=mechanism, sasl_username=name, sasl_password=password)
     return od.connect(f"kafka+sasl://{broker.bootstrap}", security=security)
 
 
@@ -110,7 +132,7 @@ async def tool(broker: KafkaBroker, name: str, *args: str) -> str:
             where = ("--authorizer-properties", f"zookeeper.connect={broker.zookeeper_connect}")
     else:
         where = ("--bootstrap-server", address)
-    ran = await anyio.to_thread.run_sync(lambda: broker.java_tool(main_class, *where, *args))
+    ran = await anyio.to_thread.run_sync(lambda: broker.java_tool(main_class, *where, *args, timeout=200))
     assert ran.returncode == 0, (ran.stdout, ran.stderr)
     return ran.stdout
 
@@ -302,14 +324,43 @@ async def test_an_open_transaction_is_aborted_where_it_is_known(broker: KafkaBro
         await until(is_readable)
 
 
+async def test_a_controller_is_added_to_the_quorum_and_removed(broker: KafkaBroker, tmp_path: Path) -> None:
+    if not isinstance(broker, DynamicBroker):
+        assert number(broker) < (3, 9)
+        return
+    async with as_alice(broker) as k:
+        with Controller(broker, 7, tmp_path) as controller:
+            listeners = {"CONTROLLER": ("127.0.0.1", controller.port)}
+
+            async def follows() -> bool:
+                return 7 in {each.id for each in (await k.admin.describe_quorum()).observers}
+
+            async def is_added() -> bool:
+                with suppress(od.BrokerError):  # it has yet to catch up, or to answer
+                    await k.admin.add_voter(7, controller.directory_id, listeners)
+                return 7 in {each.id for each in (await k.admin.describe_quorum()).voters}
+
+            await until(follows)
+            await until(is_added)
+            with pytest.raises(od.BrokerError, match="DUPLICATE_VOTER"):
+                await k.admin.add_voter(7, controller.directory_id, listeners)
+            status = await tool(broker, "org.apache.kafka.tools.MetadataQuorumCommand", "describe", "--status")
+            voters = re.findall(r'"id": (\d+), "directoryId": "([^"]+)"', status.partition("CurrentObservers")[0])
+            assert ("7", controller.directory_id) in voters and {id_ for id_, _ in voters} == {"1", "7"}
+            await k.admin.remove_voter(7, controller.directory_id)
+            assert {each.id for each in (await k.admin.describe_quorum()).voters} == {1}
+            with pytest.raises(od.BrokerError, match="VOTER_NOT_FOUND"):
+                await k.admin.remove_voter(7, controller.directory_id)
+
+
 # ---- three brokers ------------------------------------------------------------------------------------------
 
 
-async def test_replicas_and_leaders_move_and_the_tools_agree(cluster: KafkaCluster, tmp_path: Path) -> None:
-    first, second, third = cluster.brokers
-    await anyio.to_thread.run_sync(lambda: cluster.create_topic("moving", 1, 1))
+async def test_replicas_and_leaders_move_and_the_tools_agree(either_cluster: KafkaCluster, tmp_path: Path) -> None:
+    first, second, third = either_cluster.brokers
+    await anyio.to_thread.run_sync(lambda: either_cluster.create_topic("moving", 1, 1))
     where = od.TopicPartition("moving", 0)
-    async with od.connect(f"kafka://{cluster.bootstrap}") as k:
+    async with od.connect(f"kafka://{either_cluster.bootstrap}") as k:
         results = await k.admin.reassign_partitions({where: [3, 2], od.TopicPartition("no", 0): [1]})
         assert results.done.keys() == {where} and "UNKNOWN_TOPIC" in str(results.failed[od.TopicPartition("no", 0)])
 
@@ -317,39 +368,68 @@ async def test_replicas_and_leaders_move_and_the_tools_agree(cluster: KafkaClust
             return not await k.admin.list_reassignments()
 
         await until(is_complete)
-
-        async def has_moved() -> bool:
-            described = (await k.admin.describe_topics("moving")).check()["moving"].partitions[0]
-            return described.replicas == (3, 2)
-
-        await until(has_moved)
+        await until(lambda: has_replicas(k, where, (3, 2), (2, 3)))
         await k.admin.elect_leaders(where)
         await until(lambda: leads(k, where, 3))
         plan = tmp_path / "plan.json"
         plan.write_text(
             json.dumps({"version": 1, "partitions": [{"topic": "moving", "partition": 0, "replicas": [3, 2]}]})
         )
-        verified = await tool(
-            first,
-            "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
-            "--reassignment-json-file",
-            str(plan),
-            "--verify",
-        )
-        assert "Reassignment of partition moving-0 is completed." in verified
+        verified = await tool(first, "reassign", "--reassignment-json-file", str(plan), "--verify")
+        assert "Reassignment of partition moving-0 is complete" in verified
         cancelled = await k.admin.cancel_reassignments(where)
         assert "NO_REASSIGNMENT_IN_PROGRESS" in str(cancelled.failed[where])
         assert (await k.admin.elect_leaders(where)).check() == {where: False}
-        await anyio.to_thread.run_sync(third.terminate)
+        assert await directories(k, "moving") == directories_of(await tool(second, "dirs", "--describe"), "moving")
+        await anyio.to_thread.run_sync(third.kill)
+        third.setup.expire_registration(3)
         await until(lambda: leads(k, where, 2))
+        await until(lambda: has_replicas(k, where, (3, 2), (2,)))
+        assert re.search(r"Leader: 2\s+Replicas: 3,2\s+Isr: 2\b(?!,)", await described(second, "moving"))
         await anyio.to_thread.run_sync(third.start)
+        await until(lambda: has_replicas(k, where, (3, 2), (2, 3)))
         await until(lambda: leads(k, where, 3, elect=True))
+        assert re.search(r"Leader: 3\s+Replicas: 3,2\s+Isr: (2,3|3,2)\b", await described(second, "moving"))
         printed = await tool(
-            second,
-            "org.apache.kafka.tools.LeaderElectionCommand",
-            *("--topic", "moving", "--partition", "0", "--election-type", "preferred"),
+            second, "elect", *("--topic", "moving", "--partition", "0", "--election-type", "preferred")
         )
         assert "Valid replica already elected" in printed
+
+
+async def described(broker: KafkaBroker, topic: str) -> str:
+    return await tool(broker, "topics", "--describe", "--topic", topic)
+
+
+async def has_replicas(
+    k: od.Cluster, where: od.TopicPartition, replicas: tuple[int, ...], in_sync: tuple[int, ...]
+) -> bool:
+    partition = (await k.admin.describe_topics(where.topic)).check()[where.topic].partitions[0]
+    return partition.replicas == replicas and tuple(sorted(partition.in_sync)) == in_sync
+
+
+Directories = set[tuple[int, str, str, int, bool]]
+"""Broker, path, partition, bytes, and whether it is being moved there."""
+
+
+async def directories(k: od.Cluster, topic: str) -> Directories:
+    return {
+        (broker, directory.path, f"{where.topic}-{where.partition}", replica.size, replica.is_future)
+        for broker, listed in (await k.admin.describe_log_dirs()).check().items()
+        for directory in listed
+        for where, replica in directory.replicas.items()
+        if where.topic == topic
+    }
+
+
+def directories_of(printed: str, topic: str) -> Directories:
+    (text,) = [line for line in printed.splitlines() if line.startswith("{")]
+    return {
+        (broker["broker"], directory["logDir"], part["partition"], part["size"], part["isFuture"])
+        for broker in json.loads(text)["brokers"]
+        for directory in broker["logDirs"]
+        for part in directory["partitions"]
+        if part["partition"].startswith(f"{topic}-")
+    }
 
 
 async def leads(k: od.Cluster, where: od.TopicPartition, broker: int, *, elect: bool = False) -> bool:
@@ -383,13 +463,72 @@ async def test_the_quorum_and_features_are_those_of_the_tools(cluster: KafkaClus
             await k.admin.unregister_broker(7)
 
 
+async def shows(broker: KafkaBroker, line: str, *args: str) -> bool:
+    return line in await tool(broker, *args)
+
+
+async def forget_subscription(k: od.Cluster, name: str) -> None:
+    (await k.admin.alter_client_metrics({name: {"metrics": None, "interval.ms": None}})).check()
+
+    async def is_forgotten() -> bool:
+        return name not in await k.admin.list_client_metrics()
+
+    await until(is_forgotten)
+
+
+async def test_other_configurations_are_those_of_the_tools(cluster: KafkaCluster) -> None:
+    first, second, _ = cluster.brokers
+    session, interval = "consumer.session.timeout.ms", "interval.ms"
+    async with od.connect(f"kafka://{cluster.bootstrap}") as k:
+        groups = await k.admin.alter_group_configs({"g": {session: "12000"}, "h": {session: "never"}})
+        assert groups.done == {"g": None} and isinstance(groups.failed["h"], od.BrokerError)
+        (await k.admin.alter_client_metrics({"slow": {"metrics": "org.apache.kafka.", interval: "60000"}})).check()
+        (await k.admin.alter_broker_configs({None: {"log.cleaner.threads": "2"}})).check()
+        (await k.admin.alter_broker_configs({None: {"log.cleaner.threads": "1"}}, validate_only=True)).check()
+
+        async def is_known() -> bool:
+            of_group = (await k.admin.describe_group_configs("g")).check()["g"][session]
+            of_metrics = (await k.admin.describe_client_metrics("slow")).check()["slow"].get(interval)
+            of_brokers = (await k.admin.describe_broker_configs([None, 2])).check()
+            own = of_brokers[2]["log.cleaner.threads"]
+            of_all = of_brokers[None].get("log.cleaner.threads")
+            return await k.admin.list_client_metrics() == ["slow"] and [of_group, of_metrics, of_all, own] == [
+                ConfigEntry(session, "12000", ConfigSource.GROUP),
+                ConfigEntry(interval, "60000", ConfigSource.CLIENT_METRICS),
+                ConfigEntry("log.cleaner.threads", "2", ConfigSource.ALL_BROKERS),
+                ConfigEntry("log.cleaner.threads", "2", ConfigSource.ALL_BROKERS),
+            ]
+
+        await until(is_known)
+        for args, line in (
+            (("groups", "--entity-name", "g"), f"{session}=12000"),
+            (("client-metrics", "--entity-name", "slow"), f"{interval}=60000"),
+            (("brokers", "--entity-default"), "log.cleaner.threads=2"),
+        ):
+            await until(partial(shows, first, line, "configs", "--describe", "--entity-type", *args))
+        await until(partial(shows, second, "slow", "metrics", "--list"))
+        await forget_subscription(k, "slow")
+        (await k.admin.alter_broker_configs({None: {"log.cleaner.threads": None}})).check()
+
+
 async def test_the_program_of_the_how_to_runs(cluster: KafkaCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    _, block = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    _, block, configure = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     names: dict[str, Any] = {}
     exec(compile(block, "admin.md", "exec"), names)
     await anyio.to_thread.run_sync(lambda: cluster.create_topic("howto", 1, 1))
     async with od.connect(f"kafka://{cluster.bootstrap}") as k:
         await names["let_bob_in"](k)
         await names["move"](k, od.TopicPartition("howto", 0))
+        exec(compile(configure, "admin.md", "exec"), names)
+        await names["configure"](k)
+
+        async def is_configured() -> bool:
+            group = (await k.admin.describe_group_configs("billing")).check()["billing"]
+            return (
+                group["consumer.session.timeout.ms"].value == "30000" and "all" in await k.admin.list_client_metrics()
+            )
+
+        await until(is_configured)
+        await forget_subscription(k, "all")
     printed = capsys.readouterr().out
     assert "principal='User:bob'" in printed and "OffsetListing(position=None" in printed

@@ -45,6 +45,7 @@ from odradek.wire.kafka.messages.admin import (
     ElectLeadersRequest,
     ElectLeadersResponse,
     IncrementalAlterConfigsRequest,
+    ListConfigResourcesRequest,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     OngoingPartitionReassignment,
@@ -131,10 +132,11 @@ NEEDED_BY_ALL = (ApiVersionsRequest, MetadataRequest, FindCoordinatorRequest)
 
 
 class Verb(NamedTuple):
-    """A method of Admin and the request that it cannot do without."""
+    """A method of Admin and the request, from a version on, that it cannot do without."""
 
     call: Callable[[Admin], Awaitable[Any]]
     api: type[Request[Any]]
+    version: int = 0
 
 
 VERBS: dict[str, Verb] = {
@@ -145,6 +147,11 @@ VERBS: dict[str, Verb] = {
     "describe_topic_configs": Verb(lambda a: a.describe_topic_configs("t"), DescribeConfigsRequest),
     "describe_broker_configs": Verb(lambda a: a.describe_broker_configs(1), DescribeConfigsRequest),
     "alter_broker_configs": Verb(lambda a: a.alter_broker_configs({1: {"a": "b"}}), IncrementalAlterConfigsRequest),
+    "describe_group_configs": Verb(lambda a: a.describe_group_configs("g"), DescribeGroupsRequest, 6),
+    "alter_group_configs": Verb(lambda a: a.alter_group_configs({"g": {"a": "b"}}), DescribeGroupsRequest, 6),
+    "list_client_metrics": Verb(lambda a: a.list_client_metrics(), ListConfigResourcesRequest),
+    "describe_client_metrics": Verb(lambda a: a.describe_client_metrics("m"), ListConfigResourcesRequest),
+    "alter_client_metrics": Verb(lambda a: a.alter_client_metrics({"m": {"a": "b"}}), ListConfigResourcesRequest),
     "list_groups": Verb(lambda a: a.list_groups(), ListGroupsRequest),
     "describe_groups": Verb(lambda a: a.describe_groups("g"), DescribeGroupsRequest),
     "delete_groups": Verb(lambda a: a.delete_groups("g"), DeleteGroupsRequest),
@@ -204,9 +211,9 @@ def offers() -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
-def since(api: type[Request[Any]]) -> str:
-    """The first release from which on all releases have an API."""
-    having = {row["release"] for row in offers() if int(row["api_key"]) == api.SPEC.key}
+def since(api: type[Request[Any]], version: int = 0) -> str:
+    """The first release from which on all releases have a version of an API."""
+    having = {row["release"] for row in offers() if int(row["api_key"]) == api.SPEC.key and int(row["max"]) >= version}
     ordered = releases()
     gaps = [index for index, release in enumerate(ordered) if release not in having]
     first = ordered[max(gaps) + 1 if gaps else 0]
@@ -236,13 +243,15 @@ async def test_a_method_without_its_request_names_the_release_that_has_it(
         return error.value
 
     error = await run(peer, monkeypatch, refused)
-    assert re.match(r"Kafka (\d+(?:\.\d+)+)", error.needs)[1] == since(verb.api)  # type: ignore[index]
+    assert re.match(r"Kafka (\d+(?:\.\d+)+)", error.needs)[1] == since(verb.api, verb.version)  # type: ignore[index]
     assert {type(request) for request, _ in peer.requests} <= set(NEEDED_BY_ALL)
 
 
 def test_the_how_to_names_the_release_of_each_method() -> None:
     table = documented()
-    assert {name: table.get(name) for name in VERBS} == {name: since(verb.api) for name, verb in VERBS.items()}
+    assert {name: table.get(name) for name in VERBS} == {
+        name: since(verb.api, verb.version) for name, verb in VERBS.items()
+    }
     assert all(hasattr(Admin, name) for name in table)
 
 

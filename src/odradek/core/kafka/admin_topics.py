@@ -10,6 +10,7 @@ from odradek.core.admin import (
     Append,
     ConfigChange,
     ConfigEntry,
+    ConfigKind,
     ConfigSource,
     CreatedTopic,
     PartitionDescription,
@@ -42,6 +43,7 @@ from odradek.wire.kafka.messages.admin import (
     IncrementalAlterableConfig,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
+    ListConfigResourcesRequest,
 )
 from odradek.wire.kafka.messages.metadata import MetadataResponse, MetadataResponseTopic
 from odradek.wire.kafka.schema import ZERO_UUID
@@ -58,6 +60,7 @@ __all__ = [
     "item_error",
     "item_results",
     "known",
+    "list_client_metrics_request",
     "merged_config",
     "read_altered",
     "read_configs",
@@ -67,7 +70,10 @@ __all__ = [
 ]
 
 TOPIC, BROKER = 2, 4
-"""Types of resources that have a configuration."""
+"""Types of resources that have a configuration; the others are those of `ConfigKind`."""
+
+ALL_BROKERS = "all brokers"
+"""Name in errors of what is set for all brokers; its own name is empty."""
 
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 """Operations of IncrementalAlterConfigs on an entry."""
@@ -218,7 +224,7 @@ def read_configs(
     answers: dict[str, Mapping[str, ConfigEntry] | OdradekError] = {}
     for result in response.results:
         name = result.resource_name
-        error = item_error(result.error_code, result.error_message, f"configuration of {name!r}")
+        error = item_error(result.error_code, result.error_message, f"configuration of {name or ALL_BROKERS!r}")
         answers[name] = error or {entry.name: _entry(entry, kind) for entry in result.configs}
     return item_results(names, answers, "DescribeConfigs")
 
@@ -235,6 +241,12 @@ def _source(entry: DescribeConfigsResourceResult, kind: int) -> ConfigSource:
     if entry.config_source < 0 and kind == TOPIC:
         return ConfigSource.TOPIC
     return ConfigSource(entry.config_source)
+
+
+def list_client_metrics_request(versions: BrokerVersions) -> ListConfigResourcesRequest:
+    """Return the request for all subscriptions to metrics of clients: version 0 lists nothing else."""
+    has_types = versions.has(ListConfigResourcesRequest, 1)
+    return ListConfigResourcesRequest(resource_types=(ConfigKind.CLIENT_METRICS,) if has_types else ())
 
 
 def merged_config(entries: Mapping[str, ConfigEntry], changes: Mapping[str, ConfigChange]) -> dict[str, str]:
@@ -292,7 +304,9 @@ def alter_request(kind: int, configs: Mapping[str, Mapping[str, str]], *, valida
 def read_altered(responses: Iterable[AlterConfigsResourceResponse], names: Collection[str]) -> Results[str, None]:
     """Return the result of each resource."""
     answers = {
-        each.resource_name: item_error(each.error_code, each.error_message, f"configuration of {each.resource_name!r}")
+        each.resource_name: item_error(
+            each.error_code, each.error_message, f"configuration of {each.resource_name or ALL_BROKERS!r}"
+        )
         for each in responses
     }
     return item_results(names, answers, "AlterConfigs")

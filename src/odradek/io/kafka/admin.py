@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from random import random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 
@@ -13,6 +13,7 @@ from odradek.core.admin import (
     ClusterDescription,
     ConfigChange,
     ConfigEntry,
+    ConfigKind,
     CreatedTopic,
     GroupDescription,
     GroupListing,
@@ -25,6 +26,7 @@ from odradek.core.admin import (
 )
 from odradek.core.kafka import admin_groups as groups
 from odradek.core.kafka import admin_topics as topics
+from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.list_offsets import list_offsets_request, read_offset_listing
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import BrokerError, Unsupported
@@ -45,6 +47,7 @@ from odradek.wire.kafka.messages.admin import (
     DeleteTopicsRequest,
     DescribeConfigsRequest,
     IncrementalAlterConfigsRequest,
+    ListConfigResourcesRequest,
 )
 from odradek.wire.kafka.messages.data import ListOffsetsRequest
 from odradek.wire.kafka.messages.groups import (
@@ -75,6 +78,13 @@ SPEC_VERSIONS: Mapping[object, tuple[int, str]] = {
     OffsetSpec.EARLIEST_NOT_TIERED: (11, "Kafka 4.2"),
 }
 """Offset -> first version of ListOffsets that finds it (KIP-734, KIP-405, KIP-1005, KIP-1023)."""
+
+CONFIGS: Mapping[ConfigKind, tuple[type[Request[Any]], int, str, str]] = {
+    ConfigKind.GROUP: (DescribeGroupsRequest, 6, "a configuration of a group", "Kafka 4.0"),
+    ConfigKind.CLIENT_METRICS: (ListConfigResourcesRequest, 0, "metrics of clients", "Kafka 3.7, in KRaft mode"),
+}
+"""Kind of resource -> a request and its version that brokers have since they know the kind, what it is, and what it
+needs (KIP-848, KIP-714)."""
 
 BY_WRITING = "on older brokers, write to the topic: they create it if auto.create.topics.enable is set"
 BY_TOOLS = "on older brokers, use the tools that come with them (kafka-topics.sh, kafka-configs.sh)"
@@ -184,18 +194,27 @@ class KafkaAdmin(ClusterAdmin):
         response = await self._requests.ask_any(DescribeConfigsRequest, lambda v: request)
         return topics.read_configs(response, topics.TOPIC, names)
 
-    async def describe_broker_configs(self, ids: Sequence[int]) -> Results[int, Mapping[str, ConfigEntry]]:
+    async def describe_broker_configs(
+        self, brokers: Sequence[int | None]
+    ) -> Results[int | None, Mapping[str, ConfigEntry]]:
         """Return the configuration of brokers (see `ClusterAdmin`): each of them is asked for its own."""
         self._requests.require(DescribeConfigsRequest, "describing a configuration", f"Kafka 0.11: {BY_TOOLS}")
+        if None in brokers and not self._requests.has(DescribeConfigsRequest, 1):
+            raise Unsupported("a configuration of all brokers", "Kafka 1.1")
 
-        async def describe(number: int) -> Mapping[str, ConfigEntry]:
-            request = topics.describe_configs_request(topics.BROKER, [str(number)])
-            response = await self._requests.ask(
-                self._requests.broker(number), DescribeConfigsRequest, lambda v: request
-            )
-            return topics.read_configs(response, topics.BROKER, [str(number)]).check()[str(number)]
+        async def describe(number: int | None) -> Mapping[str, ConfigEntry]:
+            name = _broker_name(number)
+            request = topics.describe_configs_request(topics.BROKER, [name])
+            response = await self._ask_broker(number, DescribeConfigsRequest, request)
+            return topics.read_configs(response, topics.BROKER, [name]).check()[name]
 
-        return await each(ids, describe)
+        return await each(brokers, describe)
+
+    async def _ask_broker(self, number: int | None, api: type[Request[R]], request: Request[R]) -> R:
+        """Send a request to a broker about itself, or to any about all of them."""
+        if number is None:
+            return await self._requests.ask_any(api, lambda v: request)
+        return await self._requests.ask(self._requests.broker(number), api, lambda v: request)
 
     async def alter_topic_configs(
         self, changes: Mapping[str, Mapping[str, ConfigChange]], *, validate_only: bool
@@ -222,21 +241,52 @@ class KafkaAdmin(ClusterAdmin):
         return Results(results.done, {**present.failed, **results.failed})
 
     async def alter_broker_configs(
-        self, changes: Mapping[int, Mapping[str, ConfigChange]], *, validate_only: bool
-    ) -> Results[int, None]:
+        self, changes: Mapping[int | None, Mapping[str, ConfigChange]], *, validate_only: bool
+    ) -> Results[int | None, None]:
         """Set entries (see `ClusterAdmin`). Before 2.3 brokers can only replace the whole configuration of a broker,
         which cannot be done safely: its secrets cannot be read."""
         self._requests.require(IncrementalAlterConfigsRequest, "altering a broker's configuration", "Kafka 2.3")
 
-        async def alter(number: int) -> None:
-            named = {str(number): changes[number]}
+        async def alter(number: int | None) -> None:
+            named = {_broker_name(number): changes[number]}
             request = topics.incremental_request(topics.BROKER, named, validate_only=validate_only)
-            response = await self._requests.ask(
-                self._requests.broker(number), IncrementalAlterConfigsRequest, lambda v: request
-            )
+            response = await self._ask_broker(number, IncrementalAlterConfigsRequest, request)
             topics.read_altered(response.responses, named).check()
 
         return await each(list(changes), alter)
+
+    async def describe_configs(self, kind: ConfigKind, names: Sequence[str]) -> Results[str, Mapping[str, ConfigEntry]]:
+        """Return the configuration of groups, or subscriptions to metrics (see `ClusterAdmin`)."""
+        self._require_configs(kind)
+        request = topics.describe_configs_request(kind, names)
+        response = await self._requests.ask_any(DescribeConfigsRequest, lambda v: request)
+        return topics.read_configs(response, kind, names)
+
+    async def alter_configs(
+        self, kind: ConfigKind, changes: Mapping[str, Mapping[str, ConfigChange]], *, validate_only: bool
+    ) -> Results[str, None]:
+        """Set entries (see `ClusterAdmin`)."""
+        self._require_configs(kind)
+        request = topics.incremental_request(kind, changes, validate_only=validate_only)
+        response = await self._requests.ask_any(IncrementalAlterConfigsRequest, lambda v: request)
+        return topics.read_altered(response.responses, changes)
+
+    async def list_client_metrics(self) -> Sequence[str]:
+        """Return the names of subscriptions (see `ClusterAdmin`)."""
+        self._require_configs(ConfigKind.CLIENT_METRICS)
+        response = await self._requests.ask_any(
+            ListConfigResourcesRequest,
+            topics.list_client_metrics_request,
+            lambda response: [response.error_code],
+        )
+        if response.error_code:
+            raise broker_error(response.error_code, "ListConfigResources")
+        return sorted(each.resource_name for each in response.config_resources)
+
+    def _require_configs(self, kind: ConfigKind) -> None:
+        api, version, what, needs = CONFIGS[kind]
+        if not self._requests.has(api, version):
+            raise Unsupported(what, needs)
 
     # ---- records --------------------------------------------------------------------------------------------
 
@@ -396,3 +446,8 @@ class KafkaAdmin(ClusterAdmin):
     def transactions(self) -> KafkaTransactionsAdmin:
         """The administration of transactions (see `ClusterAdmin`)."""
         return KafkaTransactionsAdmin(self._requests)
+
+
+def _broker_name(number: int | None) -> str:
+    """Return the name of a broker's configuration; that of all of them has none."""
+    return "" if number is None else str(number)
