@@ -37,7 +37,7 @@ def report_every_event(observer: Observer) -> None:
         observer.batch_finished(BatchFinished(1, "t", partition, 10, 1000, 0.02, 1, error))
         observer.part_fetched(PartFetched(1, broker, partition, 1000, od.Position(10), error))
         observer.commit_finished(CommitFinished("g", {partition: od.Position(10)}, 0.01, error))
-    observer.batch_sent(BatchSent(1, broker, partition, 10, 1000, 2))
+    observer.batch_sent(BatchSent(1, broker, partition, 10, 1000, 2, 0.01))
     observer.buffer_level(BufferLevel(1, 1000, 10_000, 3))
     observer.batch_delivered(BatchDelivered(1, "g", partition, 10, 1000, 5))
     observer.read_ahead_level(ReadAheadLevel(1, 1000, 10_000))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from odradek import arguments
@@ -13,6 +14,7 @@ from odradek.io.security import SECURITY, Security
 
 if TYPE_CHECKING:
     from odradek.observe import Observer
+    from odradek.observe.push import ClientMetrics
 
 __all__ = ["connect"]
 
@@ -25,6 +27,7 @@ def connect(
     rack: str | None = None,
     tuning: Tuning | None = None,
     observer: Observer | None = None,
+    push_metrics: bool = False,
 ) -> Cluster:
     """Return a cluster, to be used as `async with`; nothing is opened before.
 
@@ -38,6 +41,8 @@ def connect(
         rack: Where this client runs; it fetches from replicas in the same rack where brokers allow it (2.4 and later).
         tuning: For experts.
         observer: Told of connections, requests, batches, commits and rebalances: see `odradek.observe.Observer`.
+        push_metrics: Push metrics of this client to brokers that ask for them (KIP-714, 3.7 and later; needs
+            `odradek[push]`). Leaving the block pushes once more, which takes at most a second.
 
     Raises:
         ConfigError: The URL is malformed, or `security` does not fit it; the message says where.
@@ -45,6 +50,8 @@ def connect(
     """
     _URL("url", url)
     tuning = TUNING.rule("tuning", tuning) or Tuning()
+    rack = _RACK("rack", rack)
+    metrics = _client_metrics(rack) if _FLAG("push_metrics", push_metrics) else None
     options = DriverOptions(
         connect_timeout_s=tuning.connect_timeout,
         request_timeout_s=tuning.request_timeout,
@@ -52,12 +59,20 @@ def connect(
         backoff=tuning.backoff,
         security=SECURITY("security", security),
         client_id=_CLIENT_ID("client_id", client_id),
-        rack=_RACK("rack", rack),
-        observer=observer_calls(observer),
+        rack=rack,
+        observer=observer_calls(observer, metrics),
+        metrics=metrics,
     )
     return Cluster(make_driver(url, options), tuning)
 
 
+def _client_metrics(rack: str | None) -> ClientMetrics:
+    from odradek.observe.push import ClientMetrics  # which needs a package of its own
+
+    return ClientMetrics(time.time_ns(), rack)
+
+
 _URL = arguments.instance(str, "a text such as kafka://host:port")
+_FLAG = arguments.flag()
 _CLIENT_ID = arguments.text("a client id", at_most=249)
 _RACK = arguments.optional(arguments.text("a rack", at_most=249))

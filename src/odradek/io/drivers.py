@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from odradek.core.backoff import Backoff
 from odradek.core.interfaces import ProtocolDriver
 from odradek.core.observer_calls import ObserverCalls
 from odradek.errors import ConfigError
 from odradek.io.security import Security
+
+if TYPE_CHECKING:
+    from odradek.observe.push import ClientMetrics
 
 __all__ = ["SCHEMES", "DriverOptions", "brokers_url", "make_driver", "url_forms", "zookeeper_url"]
 
@@ -30,6 +33,7 @@ class DriverOptions:
         client_id: Name of this client, for the brokers' logs, metrics and quotas.
         rack: Where this client runs.
         observer: Told of what the driver does.
+        metrics: Metrics of this client, for brokers that ask for them; one of those that are told.
     """
 
     connect_timeout_s: float
@@ -40,6 +44,7 @@ class DriverOptions:
     client_id: str = "odradek"
     rack: str | None = None
     observer: ObserverCalls | None = None
+    metrics: ClientMetrics | None = None
 
 
 class Scheme(NamedTuple):

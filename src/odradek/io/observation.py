@@ -24,14 +24,19 @@ __all__ = ["ConnectionObservation", "RequestObservation", "observer_calls"]
 log = logging.getLogger("odradek.observe")
 
 
-def observer_calls(observer: Observer | None) -> ObserverCalls | None:
-    """Return the calls of an observer, if there is one. The first error of each of its methods is logged.
+def observer_calls(*observers: Observer | None) -> ObserverCalls | None:
+    """Return the calls of all observers, if there is one. The first error of each of their methods is logged.
 
     Raises:
-        TypeError: It is no Observer, or one of its methods is a coroutine function.
+        TypeError: One is no Observer, or has a method that is a coroutine function.
     """
-    if observer is None:
-        return None
+    present = [observer for observer in observers if observer is not None]
+    for observer in present:
+        _check(observer)
+    return ObserverCalls(present, _log_failure) if present else None
+
+
+def _check(observer: object) -> None:
     from odradek.observe import Observer  # not needed without an observer
 
     arguments.instance(Observer, "an odradek.observe.Observer")("observer", observer)
@@ -39,11 +44,10 @@ def observer_calls(observer: Observer | None) -> ObserverCalls | None:
         if iscoroutinefunction(getattr(observer, name)):
             raise TypeError(f"observer: {type(observer).__name__}.{name} must be a plain function: nothing awaits it")
 
-    def failed(name: str, error: Exception) -> None:
-        kind = type(observer).__name__
-        log.warning("%s.%s failed; later errors of it are not logged", kind, name, exc_info=error)
 
-    return ObserverCalls(observer, failed)
+def _log_failure(observer: Observer, name: str, error: Exception) -> None:
+    kind = type(observer).__name__
+    log.warning("%s.%s failed; later errors of it are not logged", kind, name, exc_info=error)
 
 
 # ---- connections and requests -------------------------------------------------------------------------------

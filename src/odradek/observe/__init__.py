@@ -7,7 +7,8 @@
 
     async with od.connect("kafka://localhost:9092", observer=Failures()) as k: ...
 
-`odradek.observe.prometheus` and `odradek.observe.otel` are observers that are ready to use.
+`odradek.observe.prometheus` and `odradek.observe.otel` are observers that are ready to use; `odradek.observe.push` is
+that of `odradek.connect(..., push_metrics=True)`.
 """
 
 from __future__ import annotations
@@ -134,6 +135,7 @@ class BatchSent(NamedTuple):
         records: Number of records.
         bytes: Their size on the wire, uncompressed (bytes).
         attempt: 1 for the first attempt.
+        seconds: Since the first record of the batch (s).
     """
 
     producer: int
@@ -142,6 +144,7 @@ class BatchSent(NamedTuple):
     records: int
     bytes: int
     attempt: int
+    seconds: float
 
 
 class BatchFinished(NamedTuple):

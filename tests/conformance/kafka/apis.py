@@ -19,16 +19,17 @@ from odradek.wire.kafka.messages import (
     quorum,
     security,
     share_groups,
+    telemetry,
     transactions,
 )
 from odradek.wire.kafka.schema import Request, Response, response_of
 
-from .messages import brokers, share_state, streams_groups, telemetry
+from .messages import brokers, share_state, streams_groups
 
 _START = binary.Struct(">hh")
 
-_FAMILIES = (data, metadata, groups, transactions, security, admin, quorum, share_groups)
-_OTHERS = (brokers, share_state, streams_groups, telemetry)
+_FAMILIES = (data, metadata, groups, transactions, security, admin, quorum, share_groups, telemetry)
+_OTHERS = (brokers, share_state, streams_groups)
 
 
 class Api(NamedTuple):

@@ -11,6 +11,7 @@ from odradek.core.kafka.consumer_group_member import CONSUMER_GROUP_MEMBER, Cons
 from odradek.core.kafka.fetch_session import SESSION, FetchSessionState
 from odradek.core.kafka.lightweight_consumer import LIGHTWEIGHT_CONSUMER, LightweightConsumerState
 from odradek.core.kafka.member_states import MEMBER, ClassicMemberState
+from odradek.core.kafka.metrics_push import METRICS_PUSH, MetricsPushState
 from odradek.core.kafka.share_member import SHARE_GROUP_MEMBER, ShareMemberState
 from odradek.core.kafka.share_session import SHARE_SESSION, ShareSessionState
 from odradek.core.kafka.transaction_states import TRANSACTION, TransactionalProducerState
@@ -24,6 +25,7 @@ ENDS: dict[str, tuple[Machine[Any, Any], set[Enum]]] = {
     "fetch session": (SESSION, {FetchSessionState.OFF}),
     "share group member": (SHARE_GROUP_MEMBER, {ShareMemberState.LEFT}),
     "share session": (SHARE_SESSION, {ShareSessionState.CLOSED}),
+    "push of metrics": (METRICS_PUSH, {MetricsPushState.ENDED, MetricsPushState.LEAVING}),
     "lightweight consumer": (LIGHTWEIGHT_CONSUMER, {LightweightConsumerState.STOPPED}),
 }
 STARTS = {FetchSessionState.OFF}  # a session that is switched off begins there

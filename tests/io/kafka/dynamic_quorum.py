@@ -1,21 +1,64 @@
-"""A broker whose quorum of controllers is in its log, so that controllers can join it (KIP-853), and one that does."""
+"""A broker of the newest release with what needs more than properties: a quorum that is in its log, so that controllers
+can join it (KIP-853), with one that does; and a receiver of metrics that clients push (KIP-714)."""
 
 from __future__ import annotations
 
+import base64
+import os
 import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, MetricsData
+
+from odradek.java import find_java
 from odradek.testing import KafkaBroker
+from odradek.testing.jars import maven_jars
 from odradek.testing.kafka.config import CONTROLLER, properties_text
 from odradek.testing.process import LOOPBACK, reserve_port
 
 __all__ = ["Controller", "DynamicBroker"]
 
 
+COMPILER = ("org.eclipse.jdt:ecj:3.38.0",)
+"""A compiler for any Java: the one that `odradek[testing]` brings has none."""
+
+
+class Push(NamedTuple):
+    """Metrics that a client has pushed."""
+
+    client: str
+    terminating: bool
+    interval_ms: int
+    metrics: dict[str, Metric]
+
+
 class DynamicBroker(KafkaBroker):
-    """A broker that is the first voter of its quorum."""
+    """A broker that is the first voter of its quorum, and receives metrics of clients."""
+
+    @property
+    def pushes(self) -> list[Push]:
+        """What clients have pushed."""
+        lines = self._received.read_text().splitlines(keepends=True) if self._received.exists() else []
+        return [_push(*line.rstrip("\n").split(" ")) for line in lines if line.endswith("\n")]
+
+    @property
+    def _received(self) -> Path:
+        return self._directory() / "received"
+
+    def _command(self) -> Sequence[str]:
+        """Return the command, with the receiver in the class path."""
+        command = list(super()._command())
+        where = self._directory() / "classes"
+        jars = os.pathsep.join(map(str, maven_jars(self.setup.release.coordinates)))
+        source = Path(__file__).with_name("java") / "Receiver.java"
+        (compiler,) = maven_jars(COMPILER)
+        options = ("-17", "-nowarn", "-cp", jars, "-d", where, source)
+        subprocess.run([find_java(), "-jar", compiler, *options], check=True)
+        command[command.index("-cp") + 1] += f"{os.pathsep}{where}"
+        return command
 
     @property
     def quorum(self) -> dict[str, str]:
@@ -28,7 +71,7 @@ class DynamicBroker(KafkaBroker):
     def reserve(self) -> None:
         """Take the ports, which the properties name."""
         super().reserve()
-        self.config |= self.quorum
+        self.config |= {**self.quorum, "metric.reporters": "Receiver", "receiver.path": str(self._received)}
 
     def _format(self) -> None:
         """Format its directory, by the tool: it has the first entries of the log of metadata, too."""
@@ -82,3 +125,9 @@ class Controller:
         self._process.kill()
         self._process.wait()
         self._keeper.close()
+
+
+def _push(client: str, terminating: str, interval_ms: str, data: str) -> Push:
+    resources = MetricsData.FromString(base64.b64decode(data)).resource_metrics
+    metrics = [metric for resource in resources for scope in resource.scope_metrics for metric in scope.metrics]
+    return Push(client, terminating == "true", int(interval_ms), {metric.name: metric for metric in metrics})

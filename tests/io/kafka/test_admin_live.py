@@ -113,13 +113,15 @@ def either_cluster(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
         yield cluster
 
 
-def as_user(broker: KafkaBroker, name: str, password: str, mechanism: str = "PLAIN") -> od.Cluster:
+def as_user(
+    broker: KafkaBroker, name: str, password: str, mechanism: str = "PLAIN", *, push_metrics: bool = False
+) -> od.Cluster:
     security = od.Security(sasl_mechanism=mechanism, sasl_username=name, sasl_password=password)
-    return od.connect(f"kafka+sasl://{broker.bootstrap}", security=security)
+    return od.connect(f"kafka+sasl://{broker.bootstrap}", security=security, push_metrics=push_metrics)
 
 
-def as_alice(broker: KafkaBroker) -> od.Cluster:
-    return as_user(broker, "alice", broker.users["alice"])
+def as_alice(broker: KafkaBroker, *, push_metrics: bool = False) -> od.Cluster:
+    return as_user(broker, "alice", broker.users["alice"], push_metrics=push_metrics)
 
 
 async def tool(broker: KafkaBroker, name: str, *args: str) -> str:
@@ -351,6 +353,49 @@ async def test_a_controller_is_added_to_the_quorum_and_removed(broker: KafkaBrok
             assert {each.id for each in (await k.admin.describe_quorum()).voters} == {1}
             with pytest.raises(od.BrokerError, match="VOTER_NOT_FOUND"):
                 await k.admin.remove_voter(7, controller.directory_id)
+
+
+async def test_clients_push_the_metrics_that_an_administrator_asks_for(broker: KafkaBroker) -> None:
+    sent, other = "org.apache.kafka.producer.record.send.total", "org.apache.kafka.producer.connection."
+    async with as_alice(broker, push_metrics=True) as k, k.producer() as producer:
+        if not isinstance(broker, DynamicBroker):  # it has no such request, or nothing that receives metrics
+            await producer.send("t", b"x", partition=0)
+            return
+        wanted = {"metrics": "org.apache.kafka.producer.record.", "interval.ms": "100"}
+        (await k.admin.alter_client_metrics({"all": wanted})).check()
+        await until(k.admin.list_client_metrics)
+        async with as_alice(broker, push_metrics=True) as client, client.producer() as out:
+            for number_sent in (1, 2, 3):
+                await out.send("t", b"x", partition=0)
+
+                async def is_known(total: int = number_sent) -> bool:
+                    return total_of(broker, sent) == total
+
+                await until(is_known)
+            (await k.admin.alter_client_metrics({"all": {"metrics": other}})).check()
+
+            async def is_other() -> bool:
+                return all(name.startswith(other) for name in broker.pushes[-1].metrics)
+
+            await until(is_other)
+            (await k.admin.alter_client_metrics({"all": {"metrics": wanted["metrics"]}})).check()
+
+            async def is_wanted() -> bool:
+                await out.send("t", b"x", partition=0)
+                return sent in broker.pushes[-1].metrics
+
+            await until(is_wanted)
+        last = broker.pushes[-1]
+        assert last.terminating and {push.client for push in broker.pushes} == {last.client}
+        assert last.interval_ms == 100 and [push.terminating for push in broker.pushes].count(True) == 1
+        assert total_of(broker, sent) == out.statistics().written
+        (await k.admin.alter_client_metrics({"all": dict.fromkeys(wanted)})).check()
+
+
+def total_of(broker: DynamicBroker, name: str) -> float:
+    """Return the sum of the deltas of all pushes."""
+    points = [push.metrics[name].sum.data_points for push in broker.pushes if name in push.metrics]
+    return sum(point.as_double for listed in points for point in listed)
 
 
 # ---- three brokers ------------------------------------------------------------------------------------------

@@ -29,11 +29,12 @@ class ProducerObservation:
         self._calls, self._live, self._limit, self._waiters = calls, live, limit, waiters
         self._number = next(_numbers)
 
-    def sent(self, request: BrokerProduceRequest, broker: Broker) -> None:
+    def sent(self, request: BrokerProduceRequest, broker: Broker, now: float) -> None:
         """A request was submitted."""
         number, sent = self._number, self._calls.batch_sent
         for batch in request.batches:
-            sent(number, broker, batch.partition, len(batch.records), batch.size, batch.attempts)
+            seconds = now - batch.created_at
+            sent(number, broker, batch.partition, len(batch.records), batch.size, batch.attempts, seconds)
         self._level()
 
     def finished(self, batches: Iterable[ProduceBatch], now: float) -> None:

@@ -275,7 +275,7 @@ class Sender:
         self._connection = client, client.incarnation
         self._outstanding += 1
         if self._host.observation is not None:
-            self._host.observation.sent(request, client.broker)
+            self._host.observation.sent(request, client.broker, self._clock())
         pending.add_done_callback(partial(self._on_result, request))
 
     def _produce_plain(

@@ -123,15 +123,21 @@ class BrokerConnections:
         if connection is not None and self._tasks is not None:
             self._tasks.start_soon(connection.connection.aclose)
 
-    async def ask(self, broker: Broker, api: type[Request[R]], build: Callable[[BrokerVersions], Request[R]]) -> R:
-        """Send a request to a broker over its connection for control. One without an id gets a connection for this
-        request only. Cancellation: safe.
+    async def ask(
+        self,
+        broker: Broker,
+        api: type[Request[R]],
+        build: Callable[[BrokerVersions], Request[R]],
+        purpose: str = "control",
+    ) -> R:
+        """Send a request to a broker over its connection for a kind of work. One without an id gets a connection for
+        this request only. Cancellation: safe.
 
         Raises what awaiting a request raises (see `InFlightRequest`), and at once, without an attempt, the reason of
         the last failure while the connection backs off from it: another broker may answer.
         """
         if broker.id != BOOTSTRAP_ID:
-            connection = self.get(broker, "control")
+            connection = self.get(broker, purpose)
             if connection.connection.available_at > anyio.current_time() and connection.connection.refusal is not None:
                 raise copy(connection.connection.refusal)
             return await connection.submit_built(api, build)

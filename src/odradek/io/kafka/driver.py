@@ -58,7 +58,9 @@ from odradek.wire.kafka.messages.transactions import InitProducerIdRequest
 from odradek.wire.kafka.schema import Request, Response
 
 if TYPE_CHECKING:
+    from odradek.io.kafka.metrics_pusher import MetricsPusher
     from odradek.io.kafka.share_group import KafkaShareGroup
+    from odradek.observe.push import ClientMetrics
 
 __all__ = ["KafkaDriver", "KafkaOptions"]
 
@@ -94,6 +96,7 @@ class KafkaOptions:
         rebalance_timeout_s: Maximum time for members of a group to give up partitions and join again (s); more if a
             consumer's `revoke_within` needs more.
         observer: Told of what the driver does.
+        metrics: Metrics of this client, pushed to brokers that ask for them; None: nothing is pushed.
     """
 
     connection: ConnectionOptions = field(default_factory=ConnectionOptions)
@@ -105,6 +108,7 @@ class KafkaOptions:
     heartbeat_s: float = 3.0
     rebalance_timeout_s: float = 60.0
     observer: ObserverCalls | None = None
+    metrics: ClientMetrics | None = None
 
 
 class KafkaDriver:
@@ -175,6 +179,8 @@ class KafkaDriver:
             await stack.enter_async_context(self.connections)
             await stack.enter_async_context(self._metadata)
             self._tasks = await stack.enter_async_context(background_tasks())
+            if self._options.metrics is not None:
+                await stack.enter_async_context(self._metrics_pusher(self._options.metrics, self._tasks))
             self._stack = stack.pop_all()
         return self
 
@@ -194,6 +200,11 @@ class KafkaDriver:
         """Return the counters of the connections (ProtocolDriver). Heartbeats that a consumer sends from a thread while
         its event loop is blocked are not counted."""
         return self.connections.statistics()
+
+    def _metrics_pusher(self, metrics: ClientMetrics, tasks: TaskGroup) -> MetricsPusher:
+        from odradek.io.kafka.metrics_pusher import MetricsPusher  # with messages that nothing else needs
+
+        return MetricsPusher(metrics, self.connections, lambda: self.metadata.table.brokers.values(), tasks)
 
     # ---- brokers ---------------------------------------------------------------------------------------------
 

@@ -43,6 +43,7 @@ def make_driver(scheme: str, rest: str, options: DriverOptions) -> KafkaDriver:
             rack=options.rack,
             session_timeout_s=options.session_timeout_s or SESSION_TIMEOUT_S,
             observer=options.observer,
+            metrics=options.metrics,
         ),
         security,
         tls=tls,
