@@ -237,6 +237,15 @@ async def test_codec_for_all_topics_and_for_one(cluster: MemoryCluster) -> None:
     assert compression_by_topic == {"t": "gzip", "plain": "none"}
 
 
+async def test_a_level_goes_with_the_compression_of_all_topics_or_of_one(cluster: MemoryCluster) -> None:
+    cluster.create_topic("dense")
+    async with producing(cluster, compression="gzip:1", compression_by_topic={"dense": "zstd:19"}) as out:
+        await out.send("t", b"v")
+        await out.send("dense", b"v")
+    batches = [batch for request in cluster.requests("produce") for batch in request.batches]
+    assert {batch.partition.topic: batch.compression for batch in batches} == {"t": "gzip:1", "dense": "zstd:19"}
+
+
 async def test_large_batches_are_compressed_in_a_thread(cluster: MemoryCluster) -> None:
     rows = [b"x" * 1000] * 300
     async with producing(cluster, compression="gzip") as out:
@@ -271,6 +280,13 @@ async def test_one_message_whose_wrapper_is_too_large_is_rejected_and_the_others
     [
         ({"compression": "lz77"}, ConfigError, "compression='lz77'"),
         ({"compression": None}, TypeError, "compression must be one of"),
+        ({"compression": "gzip:10"}, ConfigError, "compression='gzip:10': levels of gzip are 1 to 9"),
+        ({"compression": "snappy:3"}, ConfigError, "compression='snappy:3': snappy has no levels"),
+        (
+            {"compression_by_topic": {"t": "zstd:fast"}},
+            ConfigError,
+            "compression_by_topic['t']='zstd:fast': levels of zstd",
+        ),
         ({"max_message_bytes": 1e9}, TypeError, "max_message_bytes must be"),
         ({"acks": 2}, ConfigError, "acks=2"),
         ({"nonsense": 1}, TypeError, "unknown option 'nonsense'"),

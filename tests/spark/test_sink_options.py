@@ -61,6 +61,8 @@ def test_spark_adds_its_own_options() -> None:
         ({"includeHeaders": "true"}, "neither keys nor headers nor timestamps"),
         ({"path": "/p"}, "rows go to a cluster"),
         ({"compression": "lz4"}, "must be none or gzip or snappy"),
+        ({"compression": "lz4:3"}, "must be none or gzip or snappy"),
+        ({"compression": "gzip:0"}, "option compression='gzip:0': .*levels of gzip are 1 to 9"),
         ({"topic": " "}, "option topic is empty"),
         ({"topic": "a/b"}, "option topic='a/b'"),
         ({"deliverWithin": "soon"}, "option deliverWithin='soon'"),
@@ -101,6 +103,7 @@ def test_options_of_sparks_own_sink_have_their_meaning() -> None:
     other = parse_sink({**options, **own})
     assert (other.compression, other.max_message_bytes) == ("lz4", 1 * MiB)
     assert (other.buffer_bytes, other.deliver_within_s) == (16 * MiB, 60.0)
+    assert parse_sink({**options, "kafka.compression.type": " ZSTD:-5 "}).compression == "zstd:-5"
 
 
 @pytest.mark.parametrize("name", sorted(SINK_REFUSED_KAFKA))

@@ -9,11 +9,21 @@ import zlib
 import cramjam
 import pytest
 import snappy
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from odradek.errors import ConfigError
-from odradek.wire.compression import CompressionError, CompressionType, DecompressedTooLarge, compress, decompress
+from odradek.wire import lz4
+from odradek.wire.compression import (
+    LEVELS,
+    Compression,
+    CompressionError,
+    CompressionType,
+    DecompressedTooLarge,
+    compress,
+    decompress,
+    parse_compression,
+)
 
 COMPRESSED = [compression for compression in CompressionType if compression]
 
@@ -34,6 +44,72 @@ def test_types_have_the_numbers_and_names_of_the_protocol() -> None:
     for unknown in ("brotli", "GZIP", ""):
         with pytest.raises(ConfigError, match="choose one of none, gzip, snappy, lz4, zstd"):
             CompressionType.named(unknown)
+
+
+@pytest.mark.parametrize(
+    ("compression", "level"),
+    [(kind, level) for kind, levels in LEVELS.items() for level in {*levels[:1], *levels[-20:]}],
+)
+@given(data=st.binary(max_size=200))
+@example(data=b"some text, and again some text" * 5000)
+@settings(max_examples=5)
+def test_round_trip_at_each_level(compression: CompressionType, level: int, data: bytes) -> None:
+    assert decompress(compression, compress(compression, data, level), len(data)) == data
+
+
+@pytest.mark.parametrize("compression", LEVELS)
+def test_the_highest_level_makes_less_of_it_than_the_lowest_and_none_is_the_usual_one(
+    compression: CompressionType,
+) -> None:
+    data = b"".join(b"%d %d;" % (n * n % 1009, n * 7919 % 100_003) for n in range(20_000))
+    highest, lowest = (compress(compression, data, LEVELS[compression][at]) for at in (-1, 0))
+    assert len(highest) < len(lowest)
+    usual = {
+        CompressionType.GZIP: lambda: compress(compression, data, 6),
+        CompressionType.ZSTD: lambda: compress(compression, data, 3),
+        CompressionType.LZ4: lambda: lz4.compress(data),
+    }[compression]()
+    assert compress(compression, data) == compress(compression, data, None) == usual
+
+
+def test_lz4_of_a_level_has_the_header_that_its_format_asks_for() -> None:
+    """0.8 and 0.9 hash the magic number, too, and refuse frames without that mistake."""
+    data = b"some text, and again some text" * 100
+    right, wrong = (lz4.compress(data, 9, hash_magic=wrong) for wrong in (False, True))
+    assert right[:6] + right[7:] == wrong[:6] + wrong[7:] and right[6] != wrong[6]
+    assert lz4.decompress(memoryview(wrong), len(data), check_header=False) == data
+    with pytest.raises(CompressionError, match="checksum"):
+        lz4.decompress(memoryview(wrong), len(data))
+
+
+def test_names_may_have_a_level() -> None:
+    assert parse_compression("zstd") == Compression(CompressionType.ZSTD, None)
+    assert parse_compression("zstd:-7") == Compression(CompressionType.ZSTD, -7)
+    assert parse_compression("gzip:9") == Compression(CompressionType.GZIP, 9)
+    assert parse_compression("none") == Compression(CompressionType.NONE)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("gzip:0", "levels of gzip are 1 to 9, as in gzip:9"),
+        ("gzip:10", "levels of gzip are 1 to 9"),
+        ("lz4:18", "levels of lz4 are 1 to 17"),
+        ("zstd:23", "levels of zstd are -131072 to 22"),
+        ("zstd:-131073", "levels of zstd"),
+        ("zstd:9999999999", "levels of zstd"),
+        ("zstd:", "levels of zstd"),
+        ("zstd:+3", "levels of zstd"),
+        ("zstd: 3", "levels of zstd"),
+        ("zstd:\u0663", "levels of zstd"),
+        ("snappy:1", "snappy has no levels; gzip and lz4 and zstd have"),
+        ("none:1", "none has no levels"),
+        ("brotli:1", "choose one of none, gzip, snappy, lz4, zstd"),
+    ],
+)
+def test_a_level_that_there_is_not_is_refused(text: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        parse_compression(text)
 
 
 @pytest.mark.parametrize(

@@ -45,9 +45,9 @@ READ_BYTES = 1 << 18
 @click.option(
     "--compression",
     "-z",
-    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
     default="none",
-    help="Compression.",
+    metavar="NAME[:LEVEL]",
+    help="none (default), gzip, snappy, lz4 or zstd; gzip:9 for a level.",
 )
 @COUNT
 @MAX_MESSAGE

@@ -18,11 +18,13 @@ from odradek.core.backoff import Backoff
 from odradek.core.produce.partitioners import Partitioner
 from odradek.errors import ConfigError
 from odradek.types import EARLIEST, AtTime, KiB, MiB, PositionSpec, StartPosition, TopicPartition
+from odradek.wire.compression import CompressionType, parse_compression
 
 __all__ = [
     "BATCHES",
     "CALLBACK",
     "COMMIT_METADATA",
+    "COMPRESSION",
     "DRIVER",
     "HEADERS",
     "LARGEST_MESSAGE",
@@ -126,8 +128,26 @@ def _partitioner() -> arguments.Rule:
 COMMIT_METADATA = arguments.text("a text", at_least=0, at_most=4096)
 """Texts that are stored with committed positions."""
 
-COMPRESSION = arguments.choice("none", "gzip", "snappy", "lz4", "zstd")
-"""Compression types of all Kafka versions; a cluster refuses those it lacks (`ProtocolDriver.compressions`)."""
+
+def _compression() -> arguments.Rule:
+    names = [kind.name.lower() for kind in CompressionType]
+    name_alone = arguments.choice(*names)
+
+    def check(name: str, value: object) -> Any:
+        if not isinstance(value, str) or value.partition(":")[0] not in names:
+            return name_alone(name, value)
+        try:
+            parse_compression(value)
+        except ConfigError as error:
+            raise ConfigError(f"{name}={arguments.shown(value)}: {error}") from None
+        return value
+
+    return check
+
+
+COMPRESSION = _compression()
+"""Compression types of all Kafka versions, with or without a level; a cluster refuses those it lacks
+(`ProtocolDriver.compressions`)."""
 
 
 # ---- tuning ---------------------------------------------------------------------------------------------------
@@ -235,7 +255,8 @@ class ProducerOptions(TypedDict, total=False):
             "none",
             COMPRESSION,
             "`none`, `gzip`, `snappy`, `lz4` (0.8.2 and later) or `zstd` (2.1 and later), for all topics. 0.7 has gzip "
-            "and, from 0.7.1 on, snappy.",
+            "and, from 0.7.1 on, snappy. A level may follow (KIP-390): `gzip:9` (1 to 9), `lz4:9` (1 to 17), `zstd:9` "
+            "(-131072 to 22). Without one it is 6 for gzip, 1 for lz4 and 3 for zstd.",
         ),
     ]
     compression_by_topic: Annotated[

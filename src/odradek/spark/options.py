@@ -8,11 +8,12 @@ are those of Spark's own Kafka source and sink; `docs/howto/spark-read.md` lists
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, cast
 
+from odradek.client.options import COMPRESSION
 from odradek.core.interfaces import RECORDS, ProducerRecord
 from odradek.errors import ConfigError, Rejected
 from odradek.ranges.catalog import unit_of_directories
@@ -111,6 +112,7 @@ SINK_REFUSED_KAFKA07 = {
 SINK_REFUSED_KAFKA = {
     **_OF_KAFKA,
     **_OF_SINK,
+    "kafka.compression.*.level": "kafka.compression.type takes the level, too: zstd:9",
     "kafka.transactional.id": "Spark runs each task in a process of its own, and again when it fails: leave it out",
 }
 
@@ -310,6 +312,18 @@ def _parse_delivery(text: str, option: str) -> float:
     return (values.parse_milliseconds if option.startswith("kafka.") else values.parse_seconds)(text, option)
 
 
+def _compression(*names: str) -> Callable[[str, str], str]:
+    """Return a parser for one of these names, with or without a level: `gzip:9`."""
+    name_alone = choice({name: name for name in names})
+
+    def parse(text: str, option: str) -> str:
+        name, colon, level = text.partition(":")
+        compression: str = COMPRESSION(f"option {option}", name_alone(name, option) + colon + level.strip())
+        return compression
+
+    return parse
+
+
 _COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 _COMPRESSION = ("compression", "kafka.compression.type")
 _ACKS: Mapping[str, Literal["all", 1, 0]] = {"all": "all", "-1": "all", "1": 1, "0": 0}
@@ -343,8 +357,7 @@ class SinkOptions:
 _SINK = {
     "topic": option(values.parse_text, "topic"),
     "compression": option(
-        choice({name: name for name in _COMPRESSIONS[:3]}), *_COMPRESSION,
-        later=option(choice({name: name for name in _COMPRESSIONS}), *_COMPRESSION),
+        _compression(*_COMPRESSIONS[:3]), *_COMPRESSION, later=option(_compression(*_COMPRESSIONS), *_COMPRESSION)
     ),
     "deliver_within_s": option(_parse_delivery, "deliverWithin", "kafka.delivery.timeout.ms"),
     "max_message_bytes": option(values.parse_size, "maxMessageBytes", "kafka.max.request.size"),

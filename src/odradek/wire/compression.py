@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from enum import IntEnum
-from functools import partial
+from functools import cache, partial
 from io import BytesIO
 from itertools import islice
+from typing import NamedTuple
 
 import cramjam
 import snappy
@@ -26,6 +27,8 @@ from odradek.wire import lz4, zstd
 from odradek.wire.decompressed import CompressionError, DecompressedTooLarge, extend, filled, too_large
 
 __all__ = [
+    "LEVELS",
+    "Compression",
     "CompressionError",
     "CompressionType",
     "DecompressedTooLarge",
@@ -33,6 +36,7 @@ __all__ = [
     "decompress",
     "gzip_header",
     "inflate",
+    "parse_compression",
 ]
 
 
@@ -57,9 +61,51 @@ class CompressionType(IntEnum):
 _NAMED = {compression.name.lower(): compression for compression in CompressionType}
 
 
-def compress(compression: CompressionType, data: bytes) -> bytes:
-    """Compress as Kafka's own clients do: gzip without name or time, snappy in xerial framing, lz4 as one frame."""
-    return _COMPRESS[compression](data)
+LEVELS: Mapping[CompressionType, range] = {
+    CompressionType.GZIP: range(1, 10),
+    CompressionType.LZ4: range(1, 18),
+    CompressionType.ZSTD: range(-131072, 23),
+}
+"""Compression levels that Kafka's own producer takes (KIP-390)."""
+
+
+class Compression(NamedTuple):
+    """A compression as users name it. Level None stands for what a library does by default."""
+
+    type: CompressionType
+    level: int | None = None
+
+
+@cache
+def parse_compression(text: str) -> Compression:
+    """Return what `zstd`, or `zstd:9` with a level, means.
+
+    Raises:
+        ConfigError: There is no such compression, or it does not have this level.
+    """
+    name, colon, number = text.partition(":")
+    kind = CompressionType.named(name)
+    if not colon:
+        return Compression(kind)
+    levels = LEVELS.get(kind)
+    if levels is None:
+        raise ConfigError(f"{name} has no levels; {' and '.join(map(_name, LEVELS))} have")
+    if not re.fullmatch("-?[0-9]{1,6}", number) or int(number) not in levels:
+        raise ConfigError(f"levels of {name} are {levels[0]} to {levels[-1]}, as in {name}:{levels[-1]}")
+    return Compression(kind, int(number))
+
+
+def _name(compression: CompressionType) -> str:
+    return compression.name.lower()
+
+
+def compress(compression: CompressionType, data: bytes, level: int | None = None) -> bytes:
+    """Compress as Kafka's own clients do: gzip without name or time, snappy in xerial framing, lz4 as one frame.
+
+    Args:
+        level: One of `LEVELS`; None: 6 of gzip, 3 of zstd, 1 of lz4.
+    """
+    return _COMPRESS[compression](data) if level is None else _COMPRESS_AT_LEVEL[compression](data, level)
 
 
 def decompress(compression: CompressionType, data: bytes | memoryview, max_bytes: int) -> bytes:
@@ -96,8 +142,8 @@ member's end, so the steps for a series of small members are small."""
 _OUTPUT_STEP = 1 << 20  # output that zlib may return at a time, because it is copied, too
 
 
-def _gzip(data: bytes) -> bytes:
-    packer = zlib.compressobj(wbits=31)  # 31: a gzip header, with time 0
+def _gzip(data: bytes, level: int = zlib.Z_DEFAULT_COMPRESSION) -> bytes:
+    packer = zlib.compressobj(level, wbits=31)  # 31: a gzip header, with time 0
     return packer.compress(data) + packer.flush()
 
 
@@ -267,6 +313,11 @@ _COMPRESS: dict[CompressionType, Callable[[bytes], bytes]] = {
     CompressionType.NONE: _copy,
     CompressionType.GZIP: _gzip,
     CompressionType.SNAPPY: _xerial,
+    CompressionType.LZ4: lz4.compress,
+    CompressionType.ZSTD: zstd.compress,
+}
+_COMPRESS_AT_LEVEL: dict[CompressionType, Callable[[bytes, int], bytes]] = {
+    CompressionType.GZIP: _gzip,
     CompressionType.LZ4: lz4.compress,
     CompressionType.ZSTD: zstd.compress,
 }

@@ -29,8 +29,16 @@ _Block = tuple[memoryview, bool, int]
 """Content, True if it is not compressed, and the most bytes that it stands for."""
 
 
-def compress(data: bytes, *, hash_magic: bool = False) -> bytes:
-    """Return one frame. `hash_magic` makes the wrong header checksum that 0.8 and 0.9 ask for."""
+def compress(data: bytes, level: int | None = None, *, hash_magic: bool = False) -> bytes:
+    """Return one frame.
+
+    Args:
+        data: Its content.
+        level: From 1, the fastest, on; None: that, in blocks without checksums.
+        hash_magic: Make the wrong header checksum that 0.8 and 0.9 ask for.
+    """
+    if level is not None:
+        return _compress_at(level, data, hash_magic)
     parts: list[bytes | memoryview] = [_OLD_HEADER if hash_magic else _HEADER]
     view = memoryview(data)
     for start in range(0, len(data), _BLOCK):
@@ -41,6 +49,14 @@ def compress(data: bytes, *, hash_magic: bool = False) -> bytes:
         else:
             parts += (len(plain) | _STORED).to_bytes(4, "little"), plain
     return b"".join([*parts, bytes(4)])
+
+
+def _compress_at(level: int, data: bytes, hash_magic: bool) -> bytes:
+    """Return a frame of cramjam's, whose functions for single blocks have no levels. Its blocks have checksums."""
+    packer = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
+    packer.compress(data)
+    frame = bytes(packer.finish())
+    return frame[:6] + _checksum(frame[:6]) + frame[7:] if hash_magic else frame
 
 
 def decompress(data: memoryview, max_bytes: int, *, check_header: bool = True) -> bytes:

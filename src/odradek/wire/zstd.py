@@ -24,9 +24,9 @@ _WINDOWS = [(1 << 10 + (code >> 3)) // 8 * (8 + (code & 7)) for code in range(25
 """Size of the window for each value of its descriptor (bytes)."""
 
 
-def compress(data: bytes) -> bytes:
+def compress(data: bytes, level: int = _LEVEL) -> bytes:
     """Return one frame."""
-    return bytes(cramjam.zstd.compress(data, level=_LEVEL))
+    return bytes(cramjam.zstd.compress(data, level=level))
 
 
 def decompress(data: memoryview, max_bytes: int) -> bytes:

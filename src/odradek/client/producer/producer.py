@@ -33,6 +33,7 @@ from odradek.core.produce.batch import RECORD_OVERHEAD_BYTES, AccumulatorLimits
 from odradek.core.produce.partitioners import Partitioner
 from odradek.errors import Closed, ConfigError, DeliveryError, Fenced, OdradekError, Unsupported, UsageError
 from odradek.types import KiB, TopicPartition
+from odradek.wire.compression import parse_compression
 
 if TYPE_CHECKING:
     from odradek.client.producer.arrow_input import Data
@@ -106,7 +107,8 @@ class Producer:
         if transactional_id is not None and (acks != "all" or reorder):
             raise ConfigError('transactional_id needs acks="all" and reorder=False: a transaction has all its records')
         by_topic = dict(compression_by_topic or {})
-        for name in {compression, *by_topic.values()} - driver.compressions:
+        names = {parse_compression(each).type.name.lower() for each in (compression, *by_topic.values())}
+        for name in names - driver.compressions:
             known = ", ".join(sorted(driver.compressions))
             raise ConfigError(f"compression {name!r} is not supported by this cluster: choose from {known}")
         limits = AccumulatorLimits(

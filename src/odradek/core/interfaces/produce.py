@@ -96,7 +96,7 @@ class PartitionBatch:
         partition: Where they go.
         records: Any sequence, also an `engine.PackedBytes`; an item of type `bytes` is a record that is only this
             value. It does not change once the batch has been encoded.
-        compression: Name of the compression, or `none`.
+        compression: Name of the compression, with a level if one was chosen (`zstd:9`), or `none`.
         encoded: The bytes that `BrokerClient.encode` made of the records; every attempt sends them unchanged.
         isolate_with: The most batches that may share a request with it, itself included, while nothing else is in
             flight to that broker; 0: no restriction. Set by a `RefusalPolicy`, as is `refusals`.

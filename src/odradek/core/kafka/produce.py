@@ -15,7 +15,7 @@ from odradek.core.produce.batch import are_small
 from odradek.engine import Headers, PackedBytes
 from odradek.errors import MessageTooLarge, OdradekError, RemoteProtocolError, Unsupported
 from odradek.types import NO_TIMESTAMP, Position, TopicPartition
-from odradek.wire.compression import CompressionType
+from odradek.wire.compression import CompressionType, parse_compression
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.common import NodeEndpoint
 from odradek.wire.kafka.messages.data import (
@@ -64,9 +64,9 @@ def encode_into(batch: PartitionBatch, versions: BrokerVersions, max_message_byt
         MessageTooLarge: A message would be larger than the limit.
         LocalProtocolError, Unsupported: The broker's format has no place for what a record has.
     """
-    compression, magic, stamp = CompressionType.NONE, versions.produce_magic, None
+    compression, level, magic, stamp = CompressionType.NONE, None, versions.produce_magic, None
     if batch.compression != "none":
-        compression = CompressionType.named(batch.compression)
+        compression, level = parse_compression(batch.compression)
         _check_compression(compression, versions)
     values, keys, headers, timestamps = _columns(batch.records, now_ms)
     if magic == 2:
@@ -79,6 +79,7 @@ def encode_into(batch: PartitionBatch, versions: BrokerVersions, max_message_byt
             headers,
             timestamps,
             compression=compression,
+            level=level,
             producer_id=producer_id,
             producer_epoch=epoch,
             base_sequence=-1 if stamp is None else stamp.base_sequence,
@@ -89,7 +90,7 @@ def encode_into(batch: PartitionBatch, versions: BrokerVersions, max_message_byt
         if headers is not None:
             raise Unsupported("a header", "Kafka 0.11")
         times = timestamps if magic else None
-        data = encode_message_set(values, keys, times, magic=magic, compression=compression)
+        data = encode_message_set(values, keys, times, magic=magic, compression=compression, level=level)
         size = len(data) if compression or len(values) == 1 else _largest(values, keys)
     if size > max_message_bytes:
         raise MessageTooLarge(str(batch.partition), -1, size, max_message_bytes, "max_message_bytes")

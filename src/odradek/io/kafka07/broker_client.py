@@ -25,7 +25,7 @@ from odradek.errors import BrokerError, ConfigError, ConnectionLost, MessageTooL
 from odradek.io.connection import Connection
 from odradek.io.requests import InFlightRequest
 from odradek.types import EARLIEST, AtTime, Broker, Position, PositionSpec, TopicPartition
-from odradek.wire.compression import CompressionType
+from odradek.wire.compression import parse_compression
 from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set, entry_bytes
 from odradek.wire.kafka07.requests import (
     Fetch,
@@ -124,12 +124,12 @@ class Kafka07BrokerClient:
         values: Any = batch.records
         if values and type(values[0]) is not bytes:
             values = _payloads(values)
-        compression = CompressionType.NONE if batch.compression == "none" else CompressionType.named(batch.compression)
+        compression, level = parse_compression(batch.compression)
         try:
-            encoded = encode_set(values, compression)
+            encoded = encode_set(values, compression, level=level)
         except TypeError:  # records with keys among them
             values = _payloads(values)
-            encoded = encode_set(values, compression)
+            encoded = encode_set(values, compression, level=level)
         if len(encoded) - ENTRY_OVERHEAD > max_message_bytes:  # else no payload can be over the limit
             size = len(encoded) - ENTRY_OVERHEAD if compression else max(map(len, values))
             if size > max_message_bytes:

@@ -29,11 +29,11 @@ COMPRESSIONS = (CompressionType.NONE, CompressionType.GZIP, CompressionType.SNAP
 _FILL = 512  # GZIPInputStream's buffer
 
 
-def compress(compression: CompressionType, data: bytes) -> bytes:
+def compress(compression: CompressionType, data: bytes, level: int | None = None) -> bytes:
     """Compress as the stock producer does. Raises ConfigError for a type that 0.7 does not have."""
     if compression not in COMPRESSIONS:
         raise ConfigError(f"0.7 has no {compression.name.lower()} compression: choose none, gzip or snappy")
-    return compress_any(compression, data)
+    return compress_any(compression, data, level)
 
 
 def decompress(compression: CompressionType, data: bytes | memoryview, max_bytes: int) -> bytes:

@@ -53,7 +53,10 @@ def entry_bytes(payload_bytes: int, magic: int = 1) -> int:
 
 
 def encode_set(
-    values: Sequence[bytes | None], compression: CompressionType = CompressionType.NONE, magic: int = 1
+    values: Sequence[bytes | None],
+    compression: CompressionType = CompressionType.NONE,
+    magic: int = 1,
+    level: int | None = None,
 ) -> bytes:
     """Return a message set of these payloads; compressed, it is one wrapper around them.
 
@@ -63,6 +66,7 @@ def encode_set(
         values: Payloads.
         compression: How to compress them together.
         magic: 1, as every 0.7 writer emits; 0 as older writers did, which has no compression.
+        level: The level of the compression; None: the usual one.
 
     Raises:
         LocalProtocolError: Magic 0 with compression, another magic, a payload that is None, or a length that does not
@@ -72,7 +76,7 @@ def encode_set(
     if magic != 1:
         return _old_set(values, compression, magic)
     if compression and values:
-        values = [compress(compression, encode_set(values))]
+        values = [compress(compression, encode_set(values), level)]
     try:
         return engine.active.encode_run(values, compression)
     except OverflowError:

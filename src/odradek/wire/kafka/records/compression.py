@@ -8,11 +8,11 @@ from odradek.wire.compression import CompressionError, CompressionType
 __all__ = ["compress", "decompress"]
 
 
-def compress(kind: CompressionType, data: bytes, *, magic: int) -> bytes:
-    """Compress the body of a batch, or the entries inside a wrapper."""
+def compress(kind: CompressionType, data: bytes, level: int | None = None, *, magic: int) -> bytes:
+    """Compress the body of a batch, or the entries inside a wrapper. See `odradek.wire.compression.compress`."""
     if kind is CompressionType.LZ4 and magic == 0:
-        return lz4.compress(data, hash_magic=True)
-    return compression.compress(kind, data)
+        return lz4.compress(data, level, hash_magic=True)
+    return compression.compress(kind, data, level)
 
 
 def decompress(kind: int, data: memoryview, max_bytes: int, *, magic: int) -> bytes:

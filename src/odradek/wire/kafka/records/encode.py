@@ -32,6 +32,7 @@ def encode_batch(
     timestamps: Sequence[int] | None = None,
     *,
     compression: CompressionType = CompressionType.NONE,
+    level: int | None = None,
     producer_id: int = -1,
     producer_epoch: int = -1,
     base_sequence: int = -1,
@@ -47,6 +48,7 @@ def encode_batch(
         headers: As many, or None: no record has any.
         timestamps: In ms since the epoch; None: the records have none.
         compression: How the records are compressed together.
+        level: The level of that; None: the usual one.
         producer_id: From InitProducerId; -1: not idempotent.
         producer_epoch: From InitProducerId.
         base_sequence: The sequence number of the first record.
@@ -59,7 +61,7 @@ def encode_batch(
     """
     _check_count(values)
     attributes = compression | (TRANSACTIONAL if is_transactional else 0) | (_CONTROL if is_control else 0)
-    packer = partial(compress, compression, magic=2) if compression else None
+    packer = partial(compress, compression, level=level, magic=2) if compression else None
     producer = producer_id, producer_epoch, base_sequence
     try:
         return engine.active.encode_batch(values, keys, headers, timestamps, attributes, base_offset, *producer, packer)
@@ -105,6 +107,7 @@ def encode_message_set(
     *,
     magic: int = 1,
     compression: CompressionType = CompressionType.NONE,
+    level: int | None = None,
 ) -> bytes:
     """Return a message set of magic 0 (0.8 and 0.9) or 1 (0.10); compressed, it is one message around the others.
 
@@ -114,6 +117,7 @@ def encode_message_set(
         timestamps: In ms since the epoch; None: the messages have none. Magic 0 has no field for them.
         magic: 0 or 1.
         compression: How the messages are compressed together; zstd needs magic 2.
+        level: The level of that; None: the usual one.
 
     Raises:
         LocalProtocolError: There is no message, or the format does not have what is asked for.
@@ -126,7 +130,7 @@ def encode_message_set(
         messages = engine.active.encode_messages(values, keys, timestamps, magic)
         if not compression:
             return messages
-        wrapped = [compress(compression, messages, magic=magic)]
+        wrapped = [compress(compression, messages, level, magic=magic)]
         latest = [max(timestamps)] if timestamps else None
         return engine.active.encode_messages(wrapped, None, latest, magic, compression, len(values) - 1)
     except OverflowError as error:
