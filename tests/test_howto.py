@@ -177,6 +177,7 @@ async def test_producing(tmp_path: Path, odradek_kafka: KafkaBroker) -> None:
         async with names["default"] as out:
             assert await chosen(out, topic, keys) == [positive(murmur2(key)) % 7 for key in keys]
             await names["send_to_one"](out)
+            assert await names["start_over"](out) == ((0, 0, 0), [])
         async with names["as_librdkafka"] as out:
             crc = await chosen(out, topic, keys)
         assert crc == await anyio.to_thread.run_sync(chosen_by_librdkafka, odradek_kafka.bootstrap, topic, keys)

@@ -131,7 +131,9 @@ class Life:
         async with out, anyio.create_task_group() as tasks:
             for _ in range(self.chance.choice([0, 1, 10, 60])):
                 kind = self.chance.randrange(4)
-                if kind == 0:
+                if self.chance.random() < 0.02:
+                    out.purge(in_flight=self.chance.random() < 0.5)
+                elif kind == 0:
                     await self.send(out)
                 elif kind == 1:
                     tasks.start_soon(self.send, out)

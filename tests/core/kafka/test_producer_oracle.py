@@ -168,7 +168,7 @@ class World:
         if batch is not None and batch.request is None:
             self.acc.live.time_out(batch)
         elif batch is not None:
-            batch.overdue = True
+            batch.note_overdue("late")
         self.apply(self.acc.effects())
 
     def apply(self, effects: Effects) -> None:

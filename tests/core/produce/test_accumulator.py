@@ -802,7 +802,7 @@ def overdue(bench: Bench) -> BrokerProduceRequest:
     """A request on the wire whose batch's time is over."""
     bench.put("a", at=1.0)
     request = bench.next(1.0)
-    request.batches[0].overdue = True
+    request.batches[0].note_overdue(bench.acc.live.late)
     return request
 
 
@@ -821,6 +821,17 @@ def test_a_batch_whose_time_is_over_is_not_sent_again(error: OdradekError, kind:
     assert type(batch.error) is kind
     assert "not delivered within 30 s (t/1-0; 1 attempt, the last failed" in str(batch.error)
     assert not bench.acc.live
+
+
+@pytest.mark.parametrize(("error", "kind"), [(UNSENT, NotWritten), (SILENT, OutcomeUnknown)])
+def test_a_batch_that_was_given_up_while_in_flight_says_why(error: OdradekError, kind: type[OdradekError]) -> None:
+    bench = Bench()
+    bench.put("a")
+    request = bench.next()
+    request.batches[0].note_overdue("purged")
+    (batch,) = bench.retry(request, error)
+    assert type(batch.error) is kind
+    assert "purged (t/1-0; 1 attempt, the last failed" in str(batch.error)
 
 
 def test_a_batch_that_times_out_while_in_flight_may_be_written() -> None:
@@ -1027,7 +1038,7 @@ def test_a_batch_whose_time_was_over_is_not_used_again() -> None:
     bench = Bench()
     bench.put("a")
     request = bench.next()
-    request.batches[0].overdue = True
+    request.batches[0].note_overdue("late")
     (batch,) = bench.confirm(request)
     assert not reused(bench, batch)
 

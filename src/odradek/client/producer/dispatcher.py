@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from copy import copy
 from dataclasses import replace
@@ -15,7 +16,7 @@ import anyio
 
 from odradek.client.producer.lookups import ClusterLookups
 from odradek.client.producer.observation import ProducerObservation
-from odradek.client.producer.results import Ack, BufferWaiter, BufferWaiters, Failed, Failures, PendingSend
+from odradek.client.producer.results import Ack, BufferWaiter, BufferWaiters, Failed, Failures, PendingSend, Purged
 from odradek.client.producer.sender import Sender, SenderOptions, Senders
 from odradek.client.tasks import ShieldedTaskGroup
 from odradek.core.interfaces import (
@@ -35,6 +36,7 @@ from odradek.errors import (
     Fenced,
     NotWritten,
     OdradekError,
+    OutcomeUnknown,
     TransactionAborted,
     UsageError,
 )
@@ -44,6 +46,8 @@ from odradek.types import Position, TopicPartition
 __all__ = ["Dispatcher"]
 
 NOT_STARTED = Closed("this producer is not open; use it inside `async with`")
+PURGED = "purged"
+"""Reason in the errors of records that `purge` drops."""
 NO_TRANSACTION = UsageError("no transaction is open: send records inside `async with producer.transaction()`")
 
 
@@ -252,9 +256,7 @@ class Dispatcher:
     def _refuse(self, reason: Exception) -> None:
         """Accept no more records."""
         self.closed_reason = reason
-        while (waiter := self.buffer_waiters.first()) is not None:
-            self.buffer_waiters.remove(waiter)
-            waiter.event.set()
+        self.buffer_waiters.drop()
 
     # ---- records out ---------------------------------------------------------------------------------------
 
@@ -433,7 +435,25 @@ class Dispatcher:
             if batch in self.accumulator.live:
                 self.accumulator.live.time_out(batch, why)
         else:
-            batch.note_overdue()
+            batch.note_overdue(why or self.accumulator.live.late)
+
+    def purge(self, in_flight: bool) -> Purged:
+        """Give up all records: see `Producer.purge`."""
+        self.check_open()
+        waiting, live = self.buffer_waiters.drop(PURGED), self.accumulator.live
+        # The newest go first: the sequence numbers of what was taken back are then free again, without a gap.
+        for batch in reversed(tuple(live)):
+            if batch.request is not None:
+                self.senders[batch.request.broker].withdraw(batch.request)
+        counts: Counter[type[DeliveryError] | None] = Counter()
+        for batch in reversed(tuple(live)):  # withdrawn, records may have moved to other batches
+            if batch.request is None or in_flight:
+                live.time_out(batch, PURGED)
+            else:
+                batch.note_overdue(PURGED)
+            counts[None if batch.error is None else type(batch.error)] += len(batch)
+        self.apply(self.accumulator.effects())
+        return Purged(waiting + counts[NotWritten], counts[OutcomeUnknown], counts[None])
 
     def _fail_remaining(self, why: str, cause: Exception | None = None) -> None:
         """Finish everything that is left. Withdraw first the requests that the network has not been given."""

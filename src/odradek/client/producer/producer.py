@@ -23,7 +23,16 @@ from anyio.lowlevel import checkpoint
 from odradek import arguments
 from odradek.client.options import DRIVER, ProducerOptions, Tuning
 from odradek.client.producer.dispatcher import Dispatcher
-from odradek.client.producer.results import Ack, Acks, BufferWaiter, Failed, Failures, PendingSend, undelivered
+from odradek.client.producer.results import (
+    Ack,
+    Acks,
+    BufferWaiter,
+    Failed,
+    Failures,
+    PendingSend,
+    Purged,
+    undelivered,
+)
 from odradek.client.producer.rows import ROWS_AT_ONCE, Row, fields, runs
 from odradek.client.producer.sender import SenderOptions
 from odradek.client.producer.transaction import Transaction
@@ -43,6 +52,7 @@ __all__ = ["Producer", "ProducerStatistics"]
 YIELD_EVERY_PUTS = 128
 """Records that `put` accepts before it lets other tasks run: that costs some microseconds, a record about one."""
 
+_FLAG = arguments.flag()
 ACKS = {"all": -1, 1: 1, 0: 0}
 """The option `acks` as the number on the wire."""
 
@@ -405,6 +415,26 @@ class Producer:
         """
         self._dispatcher.check_open()
         await self._dispatcher.flush()
+
+    def purge(self, *, in_flight: bool = False) -> Purged:
+        """Drop what has been accepted and has no outcome. Nothing of it is sent any more, or again. Returns at once.
+
+        What waits here, or for space in the buffer, fails with NotWritten, or with OutcomeUnknown if an attempt may
+        have been written. What is on the wire gets the outcome of that request, and one that fails is not repeated.
+        Calls of `send` and `send_many` raise or return these failures; those of `put` are in `failures`, as always.
+        Records that are sent later are written as if nothing had happened, in their order and once.
+
+        Args:
+            in_flight: Do not wait for requests on the wire, either: their records fail with OutcomeUnknown now.
+
+        Raises:
+            UsageError: The producer has transactions: leave the block of one with an exception, which aborts it.
+            Closed, Fenced: As `send`.
+        """
+        _FLAG("in_flight", in_flight)
+        if self._transactions is not None:
+            raise UsageError("a transaction cannot lose some of its records: raise in its block, which aborts it")
+        return self._dispatcher.purge(in_flight)
 
     def statistics(self) -> ProducerStatistics:
         """Return `ProducerStatistics`. Cheap; call it as often as you like."""

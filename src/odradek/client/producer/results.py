@@ -13,7 +13,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from odradek.core.interfaces import ProducerRecord
-from odradek.core.produce.batch import RECORD_OVERHEAD_BYTES
+from odradek.core.produce.batch import RECORD_OVERHEAD_BYTES, as_record
 from odradek.core.produce.partition_queue import TopicQueues
 from odradek.errors import DeliveryError, NotWritten, OdradekError, OutcomeUnknown, Rejected, Undelivered
 from odradek.io.requests import wake_waiter
@@ -28,6 +28,7 @@ __all__ = [
     "Failed",
     "Failures",
     "PendingSend",
+    "Purged",
     "undelivered",
 ]
 
@@ -75,6 +76,20 @@ class Failed(NamedTuple):
     topic: str
     partition: TopicPartition | None
     error: OdradekError
+
+
+class Purged(NamedTuple):
+    """Result of `Producer.purge`, in numbers of records.
+
+    Args:
+        not_written: They failed with NotWritten.
+        unknown: They failed with OutcomeUnknown: an attempt may have been written.
+        in_flight: They are on their way, and will have their outcome by the end of that request.
+    """
+
+    not_written: int
+    unknown: int
+    in_flight: int
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -229,6 +244,16 @@ class BufferWaiters(OrderedDict[BufferWaiter, None]):
 
     def remove(self, waiter: BufferWaiter) -> None:
         self.pop(waiter, None)
+
+    def drop(self, why: str = "") -> int:
+        """Wake all callers, whose records are not appended any more, and return how many. With a reason, these fail
+        with NotWritten."""
+        waiters = tuple(self)
+        self.clear()
+        for waiter in waiters:
+            waiter.error = NotWritten([as_record(waiter.record)], why) if why else None
+            waiter.event.set()
+        return len(waiters)
 
 
 def undelivered(failures: Failures) -> Undelivered:

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from odradek.client.producer.producer import Producer
-from odradek.client.producer.results import Ack, Failures
+from odradek.client.producer.results import Ack, Failures, Purged
 from odradek.client.producer.transaction import Transaction
 from odradek.core.interfaces import ProducerRecord
 from odradek.serde import SerdeContext, Serializer, serialize
@@ -106,6 +106,10 @@ class SerializingProducer(Generic[K, V]):
     async def flush(self) -> None:
         """Wait until everything accepted so far has an outcome: see `Producer.flush`."""
         await self.raw.flush()
+
+    def purge(self, *, in_flight: bool = False) -> Purged:
+        """Drop what has been accepted and has no outcome: see `Producer.purge`."""
+        return self.raw.purge(in_flight=in_flight)
 
     def transaction(self) -> Transaction:
         """Return a transaction, to be used as `async with`: see `Producer.transaction`."""

@@ -289,7 +289,7 @@ class Accumulator:
             batch.fail(kind, str(error), error)
             self.live.finish(batch)
         elif batch.overdue:
-            self.live.time_out(batch)
+            self.live.time_out(batch, batch.overdue)
         else:
             self._back_off = max(self._back_off, batch.attempts)
             batch.queue.take_back([batch])
@@ -321,7 +321,7 @@ class Accumulator:
                 batch.fail(OutcomeUnknown, why, error, hint)
                 self.live.finish(batch)
             elif batch.overdue:
-                self.live.time_out(batch)
+                self.live.time_out(batch, batch.overdue)
             else:
                 batch.queue.take_back([batch])
         self._return_all(request)

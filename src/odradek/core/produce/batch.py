@@ -108,7 +108,8 @@ class ProduceBatch(PartitionBatch):
         in_former_queue: It has been withdrawn from such a queue, which may still have it, or waits in two of them.
         request: The request it is in flight with, also after it was finished meanwhile.
         attempts: How often it was sent.
-        overdue: Its time ran out while it was in flight; the outcome of that request is final.
+        overdue: Reason why the outcome of the request it is in flight with is final: its time ran out, or it was given
+            up, meanwhile.
         last_error: How the last attempt failed.
         result: The broker's answer, if it was written and there is one.
         error: Why it was not, or may not be.
@@ -139,7 +140,8 @@ class ProduceBatch(PartitionBatch):
         self.attempts = self.isolate_with = self.refusals = self.size = 0
         self.encoded = self.stamp = self.encoded_stamp = None
         self.state = BatchState.QUEUED
-        self.in_former_queue = self.may_be_written = self.overdue = False
+        self.in_former_queue = self.may_be_written = False
+        self.overdue = ""
         self.error: DeliveryError | None = None
         self.last_error: OdradekError | None = None
         self.records: Any = []  # list[bytes | ProducerRecord] | PackedBytes
@@ -198,9 +200,9 @@ class ProduceBatch(PartitionBatch):
         self.last_error = error
         self.may_be_written = self.may_be_written or error.sent
 
-    def note_overdue(self) -> None:
-        """Note that its time ran out while it is in flight."""
-        self.overdue = True
+    def note_overdue(self, why: str) -> None:
+        """Note why it is not sent again: its time ran out, or it was given up, while it is in flight."""
+        self.overdue = why
 
     def take_back(self) -> None:
         """Note that it is to be sent again."""

@@ -30,6 +30,7 @@ class LiveBatches:
         finished: Batches that have an outcome since the accumulator took the last ones.
         sequence: Number of the newest batch.
         reusable: Empty batches that may begin again.
+        late: Why a batch is given up whose time is over.
         record_overhead: Bytes on the wire of a record that is only a value, beyond that value.
     """
 
@@ -43,6 +44,7 @@ class LiveBatches:
         self.buffered_bytes = self.sequence = 0
         self.finished: list[ProduceBatch] = []
         self.record_overhead = record_size(ProducerRecord(b""))
+        self.late = f"not delivered within {limits.deliver_within:g} s"
         self._deliver_within, self._record_size, self._sequences = limits.deliver_within, record_size, sequences
         self._flushes: list[FlushWaiter] = []
         self.reusable: list[ProduceBatch] = []
@@ -180,7 +182,7 @@ class LiveBatches:
             why: The reason; empty: its time is over.
             cause: The cause of its error; None: how the last attempt failed.
         """
-        why = why or f"not delivered within {self._deliver_within:g} s"
+        why = why or self.late
         topic = batch.queue.topic
         where = batch.partition if batch.queue is not topic.unassigned else f"{topic.name}: {topic.why}"
         tries = f"{batch.attempts} attempt{'' if batch.attempts == 1 else 's'}"
