@@ -29,6 +29,7 @@ from odradek.core.interfaces import (
     PartitionResult,
     PendingResult,
     ProducerRecord,
+    RawRequest,
     RebalanceListener,
     RefusalPolicy,
     ShareSubscription,
@@ -318,6 +319,9 @@ class Kafka07LogDriver:
         raise NotImplementedError
 
     def producer_sequences(self) -> None:
+        raise NotImplementedError
+
+    async def request(self, request: RawRequest) -> NoReturn:
         raise NotImplementedError
 
     def share_group(self, subscription: ShareSubscription) -> NoReturn:

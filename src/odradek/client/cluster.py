@@ -26,8 +26,8 @@ from odradek.client.options import (
 from odradek.client.producer.producer import Producer
 from odradek.client.producer.serializing import SerializingProducer
 from odradek.client.tasks import ShieldedTaskGroup
-from odradek.core.interfaces import ClusterStatistics, ProtocolDriver
-from odradek.errors import UsageError
+from odradek.core.interfaces import ClusterStatistics, ProtocolDriver, RawRequest, RawResponse
+from odradek.errors import ConfigError, UsageError
 from odradek.serde import BYTES, DESERIALIZER, SERIALIZER, Deserializer, Serializer
 from odradek.types import AtTime, Position, PositionSpec, TopicPartition
 
@@ -36,6 +36,14 @@ __all__ = ["Cluster"]
 K = TypeVar("K")
 V = TypeVar("V")
 
+_API, _VERSION = arguments.text("the name of an API"), arguments.optional(arguments.count(0, 0x7FFF))
+_FIELDS = arguments.mapping(arguments.text("the name of a field"), lambda name, value: value, "a mapping of fields")
+_TARGETS: dict[str, arguments.Rule] = {
+    "broker": arguments.optional(arguments.count(0)),
+    "controller": arguments.flag(),
+    "group": arguments.optional(arguments.text("a group name", at_least=0)),
+    "transactional_id": arguments.optional(arguments.text("a transactional id")),
+}
 _TOPIC, _MOMENT = arguments.text("a topic name"), start_position(positions=False)
 
 
@@ -124,6 +132,55 @@ class Cluster:
         for error in errors.values():
             raise error
         return positions
+
+    async def request(
+        self,
+        api: str,
+        fields: Mapping[str, Any] | None = None,
+        *,
+        broker: int | None = None,
+        controller: bool = False,
+        group: str | None = None,
+        transactional_id: str | None = None,
+        version: int | None = None,
+    ) -> RawResponse:
+        """Send one request of Kafka's protocol, and return the response as it is: for what has no method here.
+
+        Names of APIs and fields are those of the protocol, fields in snake_case, and differ from version to version as
+        Kafka's do: this method stays, what it takes and returns may change with a release of Kafka. Requests go one
+        after the other over a connection of their own to each broker. Kafka 0.8 and later.
+
+        Args:
+            api: Name of the API, such as `DescribeCluster`.
+            fields: Fields of the request; those that are left out have the protocol's defaults. A struct is a mapping,
+                an array a sequence.
+            broker: Id of the broker that it goes to. Without any of these four it goes to any broker: to another one as
+                long as it could not be sent.
+            controller: To the controller.
+            group: To the coordinator of this group.
+            transactional_id: To the coordinator of this transactional id.
+            version: The version of the request; None: the latest that both sides have, and that names topics by name.
+
+        Raises:
+            ConfigError, TypeError: There is no such API or field, or a value is of another type.
+            LocalProtocolError: A number does not fit, or the version does not have a field that is set.
+            Unsupported: The broker does not have the API, or this version of it; or the cluster is of 0.7.
+            BrokerError: There is no such broker, controller or coordinator now.
+            TransportError, DeadlineError, RemoteProtocolError: No answer; `sent` says whether it may have been applied.
+
+        Cancellation: the request may have been applied.
+        """
+        _check_target(broker=broker, controller=controller, group=group, transactional_id=transactional_id)
+        request = RawRequest(
+            _API("api", api),
+            _FIELDS("fields", {} if fields is None else fields),
+            _VERSION("version", version),
+            broker,
+            controller,
+            group,
+            transactional_id,
+        )
+        return await self.driver.request(request)
 
     @property
     def admin(self) -> Admin:
@@ -280,6 +337,14 @@ class Cluster:
         options.setdefault("tuning", self._tuning)
         raw = Reader(self.driver, topics, **options)
         return raw if keys is values is None else DecodedReader(raw, keys or BYTES, values or BYTES)
+
+
+def _check_target(**targets: Any) -> None:
+    """Check where a raw request goes. Raises ConfigError, TypeError."""
+    arguments.check_all(_TARGETS, **targets)
+    chosen = [name for name, value in targets.items() if value is not None and value is not False]
+    if len(chosen) > 1:
+        raise ConfigError(f"{' and '.join(chosen)}: a request goes to one of them")
 
 
 def _deserializers(keys: object, values: object) -> tuple[Any, Any]:

@@ -54,6 +54,18 @@ def test_a_chosen_version_is_the_highest_in_both_ranges(a: int, b: int, c: int, 
             choose(MetadataRequest, offered, supported, at_most)
 
 
+def test_an_exact_version_is_taken_if_both_sides_have_it() -> None:
+    assert MODERN.exactly(FetchRequest, 13) == 13  # which is not chosen without ids of topics
+    assert MODERN.version(FetchRequest) == 12
+    first, last = MetadataRequest.SPEC.stable
+    assert [MODERN.exactly(MetadataRequest, version) for version in (first, last)] == [first, last]
+    for version, ranges in ((3, "the broker has 4 to 18, this client 0 to"), (99, "the broker has 4 to 18")):
+        with pytest.raises(Unsupported, match=rf"Fetch version {version} .*: {ranges}"):
+            MODERN.exactly(FetchRequest, version)
+    with pytest.raises(Unsupported, match="a broker that has this API"):
+        BrokerVersions({}).exactly(FetchRequest, 1)
+
+
 def test_an_error_says_which_side_is_too_old_and_names_both_ranges() -> None:
     with pytest.raises(
         Unsupported, match=r"Metadata is not supported here: it needs a newer broker: .* 0 to 1, .* 4 to 9"

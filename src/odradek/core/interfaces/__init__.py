@@ -19,6 +19,7 @@ from .produce import (
     RefusalPolicy,
     Stamp,
 )
+from .raw import RawRequest, RawResponse
 from .share import AckType, AcquiredBatch, ShareGroup, ShareSubscription
 from .transactions import ConsumerPositions, DeliveredBatch, ProducerTransactions
 
@@ -53,6 +54,8 @@ __all__ = [
     "ProducerSequences",
     "ProducerTransactions",
     "ProtocolDriver",
+    "RawRequest",
+    "RawResponse",
     "RebalanceListener",
     "RefusalPolicy",
     "RoutingTable",

@@ -17,6 +17,7 @@ from .groups import Membership, OffsetStore, Subscription
 from .logs import LogAccess
 from .metadata import ClusterMetadata
 from .produce import PartitionBatch, PartitionResult, ProducerRecord, ProducerSequences, RefusalPolicy
+from .raw import RawRequest, RawResponse
 from .share import ShareGroup, ShareSubscription
 from .transactions import ProducerTransactions
 
@@ -303,6 +304,11 @@ class ProtocolDriver(Protocol):
 
     async def groups(self) -> Sequence[str]:
         """The groups there are, sorted. Raises Unsupported when the cluster has nothing to keep them in."""
+        ...
+
+    async def request(self, request: RawRequest) -> RawResponse:
+        """Send a request as it is. Raises Unsupported where the protocol has no messages that are declared.
+        Cancellation: safe."""
         ...
 
     def admin(self) -> ClusterAdmin:

@@ -179,6 +179,16 @@ class BrokerVersions:
             chosen = self._chosen[key, by_id, transactions_v2] = self._choose(api, by_id, transactions_v2)
         return chosen
 
+    def exactly(self, api: AnyRequest, version: int) -> int:
+        """Return this version of a request. Raises Unsupported if the broker or this library does not have it."""
+        supported, offered = _supported(api), self.offered.get(api.SPEC.key)
+        choose(api, offered, supported)
+        assert offered is not None
+        if not max(offered.first, supported.first) <= version <= min(offered.last, supported.last):
+            ranges = f"the broker has {offered}, this client {supported}"
+            raise Unsupported(f"{api.SPEC.name} version {version}", f"one that both sides have: {ranges}")
+        return version
+
     def names_topics_by_id(self, api: AnyRequest, topic_ids: Collection[bytes]) -> bool:
         """Return True if a request with these topics leaves in a version that names them by id, False if by name.
 

@@ -21,7 +21,7 @@ from odradek.wire.kafka.headers import encode_request
 from odradek.wire.kafka.responses import KafkaResponseDecoder
 from odradek.wire.kafka.schema import Request, Response, response_of
 
-__all__ = ["NO_LIMITS", "Build", "KafkaConnection", "NewDecoder", "VersionLimits"]
+__all__ = ["MAX_RESPONSE_BYTES", "NO_LIMITS", "Build", "KafkaConnection", "NewDecoder", "VersionLimits"]
 
 R = TypeVar("R", bound=Response)
 T = TypeVar("T")
@@ -36,10 +36,11 @@ Build = Callable[[BrokerVersions], Request[R]]
 
 
 class VersionLimits(NamedTuple):
-    """Knowledge of a request that allows later versions of it: see `BrokerVersions.version`."""
+    """Knowledge of a request that allows later versions of it: see `BrokerVersions.version`. Or the `exact` version."""
 
     topic_ids: Collection[bytes] | None = None
     transactions_v2: bool = False
+    exact: int | None = None
 
 
 NO_LIMITS = VersionLimits()
@@ -233,9 +234,11 @@ class _TypedRequest(Generic[T]):
     def encode(self, session: Session) -> tuple[Sequence[Buffer], ResponseDecoder[T] | None]:
         """Choose the version, and encode."""
         versions, limits = session.versions, self._limits
-        self.version = version = versions.version(
-            self.api, topic_ids=limits.topic_ids, transactions_v2=limits.transactions_v2
-        )
+        if limits.exact is None:
+            version = versions.version(self.api, topic_ids=limits.topic_ids, transactions_v2=limits.transactions_v2)
+        else:
+            version = versions.exactly(self.api, limits.exact)
+        self.version = version
         number = self._connection.next_correlation_id()
         buffers = encode_request(self._build(versions), version, number, self._connection.client_id)
         if self._new_decoder is not None:

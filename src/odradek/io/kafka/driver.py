@@ -18,6 +18,8 @@ from odradek.core.interfaces import (
     AnsweringBrokerPolicy,
     ClusterStatistics,
     ProducerRecord,
+    RawRequest,
+    RawResponse,
     ShareSubscription,
     Subscription,
 )
@@ -415,6 +417,12 @@ class KafkaDriver:
     def admin(self) -> KafkaAdmin:
         """Return the administration of this cluster."""
         return KafkaAdmin(AdminRequests(self._coordinator_access(), self.metadata))
+
+    async def request(self, request: RawRequest) -> RawResponse:
+        """Send a request as it is (see `ProtocolDriver`)."""
+        from odradek.io.kafka.raw_requests import send_raw  # with all messages, which nothing else needs
+
+        return await send_raw(request, self._coordinator_access())
 
     def _coordinator_access(self) -> CoordinatorAccess:
         options = self._options

@@ -19,6 +19,7 @@ from odradek.core.interfaces import (
     DecoderOptions,
     PartitionFetch,
     ProducerRecord,
+    RawRequest,
     ShareSubscription,
     Subscription,
 )
@@ -270,6 +271,10 @@ class Kafka07Driver:
         return entry_bytes(len(record.value or b""))
 
     # ---- groups ---------------------------------------------------------------------------------------------
+
+    async def request(self, request: RawRequest) -> NoReturn:
+        """Raise Unsupported."""
+        raise Unsupported("a raw request", "Kafka 0.8")
 
     def share_group(self, subscription: ShareSubscription) -> NoReturn:
         """Raise Unsupported."""

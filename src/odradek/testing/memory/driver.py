@@ -16,6 +16,7 @@ from odradek.core.interfaces import (
     AnsweringBrokerPolicy,
     ClusterStatistics,
     ProducerRecord,
+    RawRequest,
     ShareSubscription,
     Subscription,
 )
@@ -157,6 +158,10 @@ class MemoryDriver:
     def record_size(self, record: ProducerRecord) -> int:
         """Return what a record counts towards limits (bytes)."""
         return record_bytes(record)
+
+    async def request(self, request: RawRequest) -> NoReturn:
+        """Raise Unsupported."""
+        raise Unsupported("a raw request", "a real cluster, of Kafka 0.8 or later")
 
     # ---- groups -----------------------------------------------------------------------------------------------
 
