@@ -99,6 +99,23 @@ def test_users_and_passwords_come_from_javas_login_modules() -> None:
     assert (kerberos.sasl_mechanism, kerberos.sasl_kerberos_service_name) == ("GSSAPI", "kafka")
 
 
+def test_client_credentials_come_from_javas_options_and_from_its_login_module() -> None:
+    url, module = "https://h/token", "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+    login = {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"}
+    endpoint = {"sasl.oauthbearer.token.endpoint.url": url}
+    jaas = f'{module} required clientId="c" clientSecret="of-the-client" scope="s" extension_pool="p";'
+    _, by_module = security(**login, **endpoint, sasl_jaas_config=jaas)
+    own = {"client.credentials.client.id": "c", "client.credentials.client.secret": "of-the-client", "scope": "s"}
+    _, by_options = security(**login, **endpoint, **{f"sasl.oauthbearer.{name}": value for name, value in own.items()})
+    for each in (by_module, by_options):
+        assert (each.sasl_mechanism, each.sasl_oauth_token_url) == ("OAUTHBEARER", url)
+        assert (each.sasl_oauth_client_id, each.sasl_oauth_client_secret) == ("c", "of-the-client")
+        assert each.sasl_oauth_scope == "s" and "of-the-client" not in repr(each)
+    assert by_module.sasl_extensions == {"pool": "p"}
+    with pytest.raises(ConfigError, match=r"kafka\.sasl\.oauthbearer\.token\.endpoint\.url: must be one like https"):
+        security(**login, sasl_jaas_config=jaas, **{"sasl.oauthbearer.token.endpoint.url": "h/token"})
+
+
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SASL_PLAINTEXT"])
 def test_stores_of_java_do_not_matter_without_tls(protocol: str) -> None:
     stores = {"ssl_truststore_location": "trust.jks", "ssl_keystore_location": "c.p12", "ssl_keystore_type": "PKCS12"}

@@ -4,18 +4,25 @@
 from __future__ import annotations
 
 import os
+import re
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from odradek import arguments
-from odradek.errors import ConfigError
+from odradek.errors import ConfigError, OdradekError
 
-__all__ = ["SECURITY", "Security", "TokenProvider"]
+__all__ = ["SECURITY", "Security", "TokenError", "TokenProvider"]
 
 TokenProvider = Callable[[], Awaitable[str | tuple[str, float]]]
 """An asynchronous function that returns a bearer token, or a token and the time when it expires (s since the epoch)."""
+
+
+class TokenError(OdradekError):
+    """A token provider has no token; `retriable` says whether it may have one later. Its text is shown in errors and
+    logs, unlike those of other exceptions of providers."""
+
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 
@@ -37,6 +44,15 @@ class Security:
         sasl_token: A bearer token that does not change (OAUTHBEARER); short-lived ones need `sasl_token_provider`.
         sasl_token_provider: Called for a bearer token before the first connection, and again ahead of its expiry. The
             expiry is the one it returns, or that of a JSON Web Token; without either it is called for every connection.
+        sasl_oauth_token_url: The token endpoint of an OpenID Connect provider, where a token is fetched by client
+            credentials (KIP-768): `https://provider/oauth2/token`. Needs `pip install odradek[oidc]`.
+        sasl_oauth_client_id: The client's id there.
+        sasl_oauth_client_secret: Its secret.
+        sasl_oauth_client_secret_file: A file with its secret, read for each token.
+        sasl_oauth_scope: The scope to ask for; several are separated by spaces.
+        sasl_oauth_cafile: PEM file of the authorities that are trusted for this endpoint, instead of the system's.
+        sasl_aws_region: Region of an Amazon MSK cluster: the token is made of AWS credentials (IAM), found as by AWS's
+            own tools. Needs `pip install odradek[msk]`.
         sasl_extensions: Names and values that go with the bearer token (KIP-342).
         sasl_delegation_token: True to say that user and password are a delegation token (SCRAM, KIP-48).
         sasl_kerberos_service_name: The brokers' service (GSSAPI).
@@ -57,6 +73,13 @@ class Security:
     sasl_password: str | None = field(default=None, repr=False)
     sasl_token: str | None = field(default=None, repr=False)
     sasl_token_provider: TokenProvider | None = field(default=None, repr=False)
+    sasl_oauth_token_url: str | None = None
+    sasl_oauth_client_id: str | None = None
+    sasl_oauth_client_secret: str | None = field(default=None, repr=False)
+    sasl_oauth_client_secret_file: str | None = None
+    sasl_oauth_scope: str | None = None
+    sasl_oauth_cafile: str | None = None
+    sasl_aws_region: str | None = None
     sasl_extensions: Mapping[str, str] = field(default_factory=dict, repr=False)
     sasl_delegation_token: bool = False
     sasl_kerberos_service_name: str | None = None
@@ -95,6 +118,13 @@ _TEXTS = (
     "sasl_username",
     "sasl_password",
     "sasl_token",
+    "sasl_oauth_token_url",
+    "sasl_oauth_client_id",
+    "sasl_oauth_client_secret",
+    "sasl_oauth_client_secret_file",
+    "sasl_oauth_scope",
+    "sasl_oauth_cafile",
+    "sasl_aws_region",
     "sasl_kerberos_service_name",
     "ssl_cafile",
     "ssl_certfile",
@@ -105,7 +135,15 @@ _TEXTS = (
     "ssl_password",
 )
 
-_SECRETS = ("sasl_password", "sasl_token", "ssl_ca_pem", "ssl_certificate_pem", "ssl_key_pem", "ssl_password")
+_SECRETS = (
+    "sasl_password",
+    "sasl_token",
+    "sasl_oauth_client_secret",
+    "ssl_ca_pem",
+    "ssl_certificate_pem",
+    "ssl_key_pem",
+    "ssl_password",
+)
 
 
 class _Secret(str):
@@ -126,6 +164,18 @@ def _hidden(name: str, value: object) -> object:
     return _Secret(value)
 
 
+def _region() -> arguments.Rule:
+    of_text = arguments.text("the name of a region, such as eu-west-1")
+
+    def check(name: str, value: object) -> str:
+        region: str = of_text(name, value)
+        if not re.fullmatch("[a-z0-9-]+", region):  # it becomes part of a host's name
+            arguments.wrong_value(name, value, "the name of a region, such as eu-west-1")
+        return region
+
+    return check
+
+
 _FILE = arguments.optional(arguments.path())
 _TEXT = arguments.optional(arguments.text())
 _RULES: dict[str, arguments.Rule] = {
@@ -134,6 +184,13 @@ _RULES: dict[str, arguments.Rule] = {
     "sasl_password": _TEXT,
     "sasl_token": _TEXT,
     "sasl_token_provider": arguments.optional(arguments.function("an asynchronous function that returns a token")),
+    "sasl_oauth_token_url": _TEXT,
+    "sasl_oauth_client_id": _TEXT,
+    "sasl_oauth_client_secret": _TEXT,
+    "sasl_oauth_client_secret_file": _FILE,
+    "sasl_oauth_scope": _TEXT,
+    "sasl_oauth_cafile": _FILE,
+    "sasl_aws_region": arguments.optional(_region()),
     "sasl_extensions": arguments.mapping(arguments.text(), arguments.text(), "a mapping of names to values"),
     "sasl_delegation_token": arguments.flag(),
     "sasl_kerberos_service_name": _TEXT,

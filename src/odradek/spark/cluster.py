@@ -78,7 +78,7 @@ def _upper(text: str, option: str) -> str:
 _LOGINS: Mapping[str, tuple[set[str], str]] = {
     "PlainLoginModule": ({"username", "password"}, ""),
     "ScramLoginModule": ({"username", "password", "tokenauth"}, ""),
-    "OAuthBearerLoginModule": (set(), f"; {TOKEN}"),
+    "OAuthBearerLoginModule": ({"clientId", "clientSecret", "scope"}, f"; {TOKEN}"),
     "Krb5LoginModule": ({"serviceName", "useTicketCache"}, "; the ticket is that of kinit"),
 }
 """Java's login modules -> their options that have a meaning here, and what stands for the others. `extension_x` of
@@ -95,6 +95,8 @@ def _sasl(option_map: OptionMap) -> dict[str, Any]:
     options: dict[str, Any] = option_map.take(_login, {}, "kafka.sasl.jaas.config")
     if (service := option_map.take(parse_text, None, "kafka.sasl.kerberos.service.name")) is not None:
         options = {**options, "sasl_kerberos_service_name": service}
+    oauth = {name: option_map.take(parse_text, None, *names) for name, names in _OAUTH.items()}
+    options = {**options, **{name: value for name, value in oauth.items() if value is not None}}
     if mechanism is None and options:
         mechanism = "GSSAPI"  # as in Java's clients; without any option, the environment decides
     return {"sasl_mechanism": mechanism, **options}
@@ -116,6 +118,9 @@ def _login(text: str, option: str) -> dict[str, Any]:
         "sasl_password": named.get("password"),
         "sasl_kerberos_service_name": named.get("serviceName"),
         "sasl_delegation_token": True if named.get("tokenauth", "").lower() == "true" else None,
+        "sasl_oauth_client_id": named.get("clientId"),
+        "sasl_oauth_client_secret": named.get("clientSecret"),
+        "sasl_oauth_scope": named.get("scope"),
         "sasl_extensions": extensions or None,
     }
     return {name: value for name, value in options.items() if value is not None}
@@ -141,7 +146,20 @@ _TLS = {
 }
 """Options of `Security` -> parser, default and name of ours."""
 
-_SASL_OPTIONS = ("kafka.sasl.mechanism", "kafka.sasl.jaas.config", "kafka.sasl.kerberos.service.name")
+_OAUTH = {
+    "sasl_oauth_token_url": ("kafka.sasl.oauthbearer.token.endpoint.url",),
+    "sasl_oauth_client_id": ("kafka.sasl.oauthbearer.client.credentials.client.id",),
+    "sasl_oauth_client_secret": ("kafka.sasl.oauthbearer.client.credentials.client.secret",),
+    "sasl_oauth_scope": ("kafka.sasl.oauthbearer.scope",),
+}
+"""Options of `Security` -> those of Java's clients (KIP-768, KIP-1139), which go before those of the login module."""
+
+_SASL_OPTIONS = (
+    "kafka.sasl.mechanism",
+    "kafka.sasl.jaas.config",
+    "kafka.sasl.kerberos.service.name",
+    *(name for names in _OAUTH.values() for name in names),
+)
 
 _TLS_OPTIONS = (
     *(name for _, _, name in _TLS.values()),
@@ -156,6 +174,7 @@ _OPTION_OF = {
     "sasl_username": "kafka.sasl.jaas.config",
     "sasl_password": "kafka.sasl.jaas.config",
     "sasl_kerberos_service_name": "kafka.sasl.kerberos.service.name",
+    **{name: options[0] for name, options in _OAUTH.items()},
 }
 
 _FIELD = re.compile(r"\b(?:Security\.)?((?:sasl|ssl)_\w+)\b")

@@ -63,8 +63,9 @@ _OF_KAFKA07 = dict.fromkeys(_kafka("security.protocol ssl.* sasl.*"), "0.7 has n
 _OF_KAFKA = {
     **dict.fromkeys(CLUSTERS[1:], f"it is for 0.7; {BOOTSTRAP} names the cluster"),
     **dict.fromkeys(_kafka("sasl.client.callback.handler.class sasl.login.class"), _NO_JAVA),
-    "kafka.sasl.login.callback.handler.class": f"there is no Java: {TOKEN}",
-    "kafka.sasl.oauthbearer.token.endpoint.url": TOKEN,
+    "kafka.sasl.login.callback.handler.class": (
+        f"there is no Java: kafka.sasl.oauthbearer.token.endpoint.url alone is enough, or {TOKEN}"
+    ),
 }
 
 _OF_SOURCE = {

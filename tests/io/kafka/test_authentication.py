@@ -93,7 +93,7 @@ async def test_a_token_without_a_known_expiry_is_fetched_for_every_connection() 
 
 async def test_a_provider_that_fails_is_an_error_that_shows_its_kind_and_not_its_text() -> None:
     source = Provider(failures=1).source()
-    with pytest.raises(Unreachable, match="b:1: sasl: no token: the provider raised RuntimeError") as caught:
+    with pytest.raises(Unreachable, match="b:1: sasl: no token: the token provider raised RuntimeError") as caught:
         await source.ensure("b:1")
     assert "secret" not in str(caught.value)
     assert isinstance(caught.value.__cause__, RuntimeError)
@@ -118,7 +118,7 @@ async def test_a_provider_that_never_returns_costs_its_time_limit() -> None:
         await anyio.sleep_forever()
         raise AssertionError
 
-    with pytest.raises(Unreachable, match="TimeoutError"):
+    with pytest.raises(Unreachable, match=r"the token provider: no answer within 0\.01 s"):
         await TokenSource(never, 0.01).ensure("b:1")
 
 

@@ -128,6 +128,6 @@ async def test_a_token_is_fetched_before_a_connection_is_opened(silent: Broker) 
         raise LookupError("secret")
 
     async with connections_of(silent.address, tokens=TokenSource(fail, 1.0)) as connections:
-        with pytest.raises(Unreachable, match="sasl: no token: the provider raised LookupError") as caught:
+        with pytest.raises(Unreachable, match="sasl: no token: the token provider raised LookupError") as caught:
             await connections.ask(silent, MetadataRequest, lambda versions: MetadataRequest())
         assert "secret" not in str(caught.value)

@@ -19,6 +19,8 @@ from odradek.testing.kafka.releases import NEWEST
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.groups import HeartbeatRequest
 
+from .token_server import TokenServer, token_server
+
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 USER, PASSWORD, WRONG = "alice", "password-of-alice", "wrong-password"
@@ -130,6 +132,36 @@ async def test_bearer_tokens_work(broker: KafkaBroker) -> None:
     await use(
         url("kafka+sasl", broker, "SASL_PLAINTEXT"),
         od.Security(sasl_mechanism="OAUTHBEARER", sasl_token_provider=provide),
+    )
+
+
+async def test_a_token_by_client_credentials_serves_every_connection(broker: KafkaBroker) -> None:
+    with token_server() as server:
+        server.says(200, {"access_token": broker.token(USER), "expires_in": 3600})
+        await use(url("kafka+sasl", broker, "SASL_PLAINTEXT"), by_client_credentials(server))
+        assert len(server.forms) == 1
+
+
+async def test_a_provider_that_refuses_the_client_is_an_error_at_once(
+    broker: KafkaBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    with token_server() as server:
+        server.says(401, {"error": "invalid_client"})
+        address = url("kafka+sasl", broker, "SASL_PLAINTEXT")
+        error = await refusal(address, by_client_credentials(server), caplog)
+        assert isinstance(error, Unreachable)
+        assert (error.step, error.retriable) == ("sasl", False)
+        assert f"{server.url}: status 401: invalid_client" in error.why
+        assert len(server.forms) == 1
+
+
+def by_client_credentials(server: TokenServer) -> od.Security:
+    return od.Security(
+        sasl_mechanism="OAUTHBEARER",
+        sasl_oauth_token_url=server.url,
+        sasl_oauth_client_id=USER,
+        sasl_oauth_client_secret=PASSWORD,
+        sasl_extensions={"pool": "p1"},
     )
 
 

@@ -88,7 +88,7 @@ def test_client_id_and_rack_reach_the_driver() -> None:
         ("kafka://::1", None, "invalid broker '::1'"),
         ("kafka+sasl://b1", None, r"sasl_mechanism=.*ODRADEK_SASL_MECHANISM"),
         ("kafka+sasl://b1", Security(sasl_mechanism="PLAIN"), "PLAIN needs sasl_username and sasl_password"),
-        ("kafka+sasl://b1", Security(sasl_mechanism="OAUTHBEARER"), "sasl_token_provider or sasl_token"),
+        ("kafka+sasl://b1", Security(sasl_mechanism="OAUTHBEARER"), "sasl_aws_region or sasl_token, or"),
         ("kafka://b1", Security(sasl_mechanism="PLAIN"), r"no effect with kafka://: use a URL with \+sasl"),
         ("kafka+sasl://b1", Security(**PLAIN, ssl_cafile=__file__), r"no effect with kafka\+sasl://"),
         ("kafka+ssl://b1", Security(ssl_cafile=__file__), "no certificates in PEM format"),

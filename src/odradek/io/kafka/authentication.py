@@ -22,10 +22,12 @@ from odradek.core.kafka.sasl import Exchange, OAuthBearer, Plain, Scram
 from odradek.core.kafka.sasl.scram import HASHES
 from odradek.errors import AuthFailed, ConfigError, OdradekError, Unreachable
 from odradek.io.kafka.handshake import Login
+from odradek.io.kafka.msk import MskIam
+from odradek.io.kafka.oidc import ClientCredentials
 from odradek.io.notifier import Notifier
-from odradek.io.security import Security, TokenProvider
+from odradek.io.security import Security, TokenError, TokenProvider
 
-__all__ = ["TokenSource", "login"]
+__all__ = ["TokenSource", "login", "token_provider"]
 
 log = logging.getLogger("odradek.security")
 
@@ -86,9 +88,7 @@ class TokenSource:
             except Exception as error:
                 if self._token and self._clock() < self._expires_at < math.inf:
                     return
-                unreachable = Unreachable("sasl", address, f"no token: the provider raised {type(error).__name__}")
-                unreachable.hint = "the cause of this error says more"
-                raise unreachable from error
+                raise self._unreachable(address, error) from error
 
     async def run(self) -> None:
         """Replace each token ahead of its expiry, until cancelled. A failure is logged once, and tried again."""
@@ -109,9 +109,25 @@ class TokenSource:
                 await self._fetch()
             except Exception as error:
                 if not failures:
-                    log.warning("the token provider raised %s; trying again", type(error).__name__)
+                    log.warning("%s; trying again", self._problem(error))
                 return False
         return True
+
+    def _unreachable(self, address: str, error: Exception) -> Unreachable:
+        unreachable = Unreachable("sasl", address, f"no token: {self._problem(error)}")
+        unreachable.hint = "the cause of this error says more"
+        if isinstance(error, TokenError):
+            unreachable.hint, unreachable.retriable = error.hint, error.retriable
+        return unreachable
+
+    def _problem(self, error: Exception) -> str:
+        """Return what went wrong, in words that cannot contain a secret."""
+        if isinstance(error, TokenError):
+            return error.message()
+        if isinstance(error, TimeoutError):
+            own = isinstance(self._provider, ClientCredentials | MskIam)
+            return f"{self._provider if own else 'the token provider'}: no answer within {self._timeout_s:g} s"
+        return f"the token provider raised {type(error).__name__}"
 
     async def _fetch(self) -> None:
         with anyio.fail_after(self._timeout_s):
@@ -123,6 +139,23 @@ class TokenSource:
         self._token, self._expires_at = token, expires_at
         self._refresh_at = now + REFRESH_FRACTION * (expires_at - now)  # never, if it does not expire
         self._fetched.notify()
+
+
+def token_provider(security: Security) -> TokenProvider | None:
+    """Return the provider of bearer tokens that `security` describes; None if it needs none.
+
+    Raises:
+        ConfigError: Options are missing, or contradict each other.
+    """
+    if security.sasl_mechanism != "OAUTHBEARER":
+        return None
+    if security.sasl_token_provider is not None:
+        return security.sasl_token_provider
+    if security.sasl_oauth_token_url is not None and security.sasl_aws_region is not None:
+        raise ConfigError("sasl_oauth_token_url and sasl_aws_region: a token comes from one of them")
+    if security.sasl_aws_region is not None:
+        return MskIam(security.sasl_aws_region)
+    return None if security.sasl_oauth_token_url is None else ClientCredentials(security)
 
 
 def expiry_of(token: str) -> float:
@@ -184,7 +217,10 @@ def _kerberos(security: Security, tokens: TokenSource | None) -> Begin:
 def _bearer(security: Security, tokens: TokenSource | None) -> Begin:
     fixed = security.sasl_token
     if tokens is None and fixed is None:
-        raise ConfigError("OAUTHBEARER needs sasl_token_provider or sasl_token, or ODRADEK_SASL_TOKEN")
+        raise ConfigError(
+            "OAUTHBEARER needs sasl_token_provider, sasl_oauth_token_url, sasl_aws_region or sasl_token, or "
+            "ODRADEK_SASL_TOKEN"
+        )
     OAuthBearer(fixed or "checked", security.sasl_extensions)  # raises ConfigError now rather than later
 
     def begin(host: str) -> Exchange:

@@ -36,7 +36,7 @@ from odradek.io.connection import ConnectionOptions
 from odradek.io.gather import background_tasks, gather
 from odradek.io.kafka.admin import KafkaAdmin
 from odradek.io.kafka.admin_requests import AdminRequests
-from odradek.io.kafka.authentication import TokenSource, login
+from odradek.io.kafka.authentication import TokenSource, login, token_provider
 from odradek.io.kafka.broker_client import BrokerClientSettings, KafkaBrokerClient
 from odradek.io.kafka.connection import KafkaConnection
 from odradek.io.kafka.connections import BrokerConnections
@@ -167,10 +167,8 @@ class KafkaDriver:
         self._members = 0  # of groups, made so far
 
     def _token_source(self, security: Security) -> TokenSource | None:
-        if security.sasl_mechanism != "OAUTHBEARER" or security.sasl_token_provider is None:
-            return None
-        limits = self._options.connection
-        return TokenSource(security.sasl_token_provider, limits.connect_timeout_s, limits.backoff)
+        provider, limits = token_provider(security), self._options.connection
+        return None if provider is None else TokenSource(provider, limits.connect_timeout_s, limits.backoff)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._metadata!r} {self.connections!r}>"
