@@ -74,7 +74,14 @@ VALUES: list[tuple[str, Callable[..., object], dict[str, object]]] = [
     (
         "connect",
         od.connect,
-        {"url": "kafka://127.0.0.1:1", "security": None, "client_id": "me", "rack": None, "tuning": None},
+        {
+            "url": "kafka://127.0.0.1:1",
+            "security": None,
+            "client_id": "me",
+            "rack": None,
+            "tuning": None,
+            "proxy": None,
+        },
     ),
     (
         "Security",

@@ -364,7 +364,7 @@ class Unreachable(TransportError):
     """A connection could not be made.
 
     Args:
-        step: `dns`, `tcp`, `tls`, `sasl`, `zookeeper` or `listener`: how far it got.
+        step: `dns`, `tcp`, `proxy`, `tls`, `sasl`, `zookeeper` or `listener`: how far it got.
         address: `host:port`.
         why: The reason, as the operating system puts it.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from odradek.client.cluster import Cluster
 from odradek.client.options import TUNING, Tuning
 from odradek.io.drivers import DriverOptions, make_driver
 from odradek.io.observation import observer_calls
+from odradek.io.proxy import parse_proxy
 from odradek.io.security import SECURITY, Security
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ def connect(
     tuning: Tuning | None = None,
     observer: Observer | None = None,
     push_metrics: bool = False,
+    proxy: str | None = None,
 ) -> Cluster:
     """Return a cluster, to be used as `async with`; nothing is opened before.
 
@@ -43,6 +46,9 @@ def connect(
         observer: Told of connections, requests, batches, commits and rebalances: see `odradek.observe.Observer`.
         push_metrics: Push metrics of this client to brokers that ask for them (KIP-714, 3.7 and later; needs
             `odradek[push]`). Leaving the block pushes once more, which takes at most a second.
+        proxy: URL of a proxy in front of the brokers, which looks up their names: `socks5://[user:password@]host:port`
+            or `http://[user:password@]host:port` (CONNECT). By default (None) that of the environment variable
+            ODRADEK_PROXY, if it is set. ZooKeeper (`kafka07+zk://`) cannot be reached through one.
 
     Raises:
         ConfigError: The URL is malformed, or `security` does not fit it; the message says where.
@@ -62,6 +68,7 @@ def connect(
         rack=rack,
         observer=observer_calls(observer, metrics),
         metrics=metrics,
+        proxy=_PROXY("proxy", os.environ.get("ODRADEK_PROXY") or None if proxy is None else proxy),
     )
     return Cluster(make_driver(url, options), tuning)
 
@@ -75,4 +82,5 @@ def _client_metrics(rack: str | None) -> ClientMetrics:
 _URL = arguments.instance(str, "a text such as kafka://host:port")
 _FLAG = arguments.flag()
 _CLIENT_ID = arguments.text("a client id", at_most=249)
+_PROXY = arguments.optional(parse_proxy)
 _RACK = arguments.optional(arguments.text("a rack", at_most=249))

@@ -11,6 +11,7 @@ from odradek.core.backoff import Backoff
 from odradek.core.interfaces import ProtocolDriver
 from odradek.core.observer_calls import ObserverCalls
 from odradek.errors import ConfigError
+from odradek.io.proxy import Proxy
 from odradek.io.security import Security
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class DriverOptions:
         rack: Where this client runs.
         observer: Told of what the driver does.
         metrics: Metrics of this client, for brokers that ask for them; one of those that are told.
+        proxy: All connections to brokers go through it.
     """
 
     connect_timeout_s: float
@@ -45,6 +47,7 @@ class DriverOptions:
     rack: str | None = None
     observer: ObserverCalls | None = None
     metrics: ClientMetrics | None = None
+    proxy: Proxy | None = None
 
 
 class Scheme(NamedTuple):

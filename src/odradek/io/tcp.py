@@ -6,16 +6,20 @@ import asyncio
 import os
 import socket
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import zip_longest
+from typing import Any
 
 import anyio
 from anyio.streams.tls import TLSStream
 
 from odradek.errors import Unreachable
+from odradek.io.proxy import Proxy
 from odradek.io.tls import tls_error
 from odradek.io.transport import AsyncioTransport, StreamTransport, Transport, TrioTransport, on_asyncio
+from odradek.wire.proxy import ProxyError
 
 __all__ = ["connect"]
 
@@ -23,35 +27,45 @@ NEXT_ADDRESS_S = 0.25
 """Time (s) after which the next address of a host is tried as well: "happy eyeballs", RFC 8305 section 5."""
 
 
-async def connect(host: str, port: int, timeout: float, tls: ssl.SSLContext | None = None) -> Transport:
-    """Open a TCP connection, without Nagle's delay, with TLS if there is a context for it.
+async def connect(
+    host: str, port: int, timeout: float, tls: ssl.SSLContext | None = None, proxy: Proxy | None = None
+) -> Transport:
+    """Open a TCP connection, without Nagle's delay, through a proxy if there is one, with TLS if there is a context.
 
     Cancellation: safe, nothing stays open.
 
     Args:
-        timeout: For look-up, connect and the TLS handshake together (s).
+        timeout: For look-up, connect, proxy and the TLS handshake together (s).
         tls: The host must be a name of the peer's certificate if it checks that.
+        proxy: It looks up the name of the host.
 
     Raises:
-        Unreachable: With the step that failed, `dns`, `tcp` or `tls`.
+        Unreachable: With the step that failed, `dns`, `tcp`, `tls` or `proxy`.
     """
     address, step = f"{host}:{port}", "dns"
-    secured = None if tls is None else _Tls(tls, host)
+    opening = None if tls is None and proxy is None else _Opening(host, port, tls, proxy)
+    first, through = (host, port), None
     if not 0 < port < 1 << 16:  # each event loop fails in its own way for it
         raise Unreachable("tcp", address, "no such port")
     try:
         with anyio.fail_after(timeout):
-            addresses = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            if proxy is not None:
+                proxy.exchange(host, port)  # raises UnicodeError
+                first, through = (proxy.host, proxy.port), proxy
+            addresses = await anyio.getaddrinfo(*first, type=socket.SOCK_STREAM)
             step = "tcp"
-            return await _connect_any(_interleave_families([str(end[0]) for *_, end in addresses]), port, secured)
+            hosts = _interleave_families([str(end[0]) for *_, end in addresses])
+            return await _connect_any(hosts, first[1], opening)
     except TimeoutError as error:
-        if secured is not None and secured.connected:
-            step = "tls"
-        raise _unreachable(step, address, error, f"no answer within {timeout:g} s") from error
+        step = (opening and opening.step) or step
+        raise _unreachable(step, address, error, f"no answer within {timeout:g} s", through) from error
     except (OSError, UnicodeError) as error:  # the latter: what cannot be a host name
-        if secured is not None and secured.failure is not None:
-            raise tls_error(address, secured.failure) from error
-        raise _unreachable(step, address, error, _os_error_text(error)) from error
+        failure = None if opening is None else opening.failure
+        if isinstance(failure, ProxyError):
+            raise _refused(address, failure, proxy) from error
+        if failure is not None:
+            raise tls_error(address, failure) from error
+        raise _unreachable(step, address, error, _os_error_text(error), through) from error
 
 
 def _interleave_families(hosts: Sequence[str]) -> list[str]:
@@ -63,16 +77,16 @@ def _interleave_families(hosts: Sequence[str]) -> list[str]:
     return [host for pair in zip_longest(first, second) for host in pair if host is not None]
 
 
-async def _connect_any(hosts: Sequence[str], port: int, tls: _Tls | None) -> Transport:
+async def _connect_any(hosts: Sequence[str], port: int, opening: _Opening | None) -> Transport:
     """Try the addresses one after the other, without waiting long for any, until one answers."""
     transports: list[Transport] = []
     errors: list[Exception] = []
 
     async def attempt(host: str, finished: anyio.Event) -> None:
         try:
-            transports.append(await _open(host, port, tls))
+            transports.append(await _open(host, port, opening))
             group.cancel_scope.cancel()
-        except (OSError, anyio.BrokenResourceError, anyio.EndOfStream) as error:
+        except (OSError, ProxyError, anyio.BrokenResourceError, anyio.EndOfStream) as error:
             errors.append(error)
         finally:
             finished.set()
@@ -92,31 +106,34 @@ async def _connect_any(hosts: Sequence[str], port: int, tls: _Tls | None) -> Tra
             await transport.aclose()
 
 
-async def _open(host: str, port: int, tls: _Tls | None) -> Transport:
-    if tls is not None:
-        return await tls.open(host, port)
+async def _open(host: str, port: int, opening: _Opening | None) -> Transport:
+    if opening is not None:
+        return await opening.open(host, port)
     if on_asyncio():
         _, transport = await asyncio.get_running_loop().create_connection(AsyncioTransport, host, port)
         return transport
     return TrioTransport(await anyio.connect_tcp(host, port))  # both turn Nagle off
 
 
-class _Tls:
-    """TLS for one call of `connect`.
+class _Opening:
+    """What follows TCP in one call of `connect`: the way through a proxy, and TLS.
 
     Args:
-        context: As in `connect`.
-        name: The name that the certificate must have, if the context checks it.
+        host, port: The peer; the name is what its certificate must have, if the context checks it.
+        tls: As in `connect`.
+        proxy: As in `connect`.
     """
 
-    def __init__(self, context: ssl.SSLContext, name: str) -> None:
-        self._context, self._name = context, name.rstrip(".")
-        self.connected = False
-        """TCP works: only TLS is missing."""
+    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None, proxy: Proxy | None) -> None:
+        self._host, self._port, self._tls, self._proxy = host, port, tls, proxy
+        self._name = None if tls is None else host.rstrip(".")
+        self.step = ""
+        """The step that is under way or has failed, `proxy` or `tls`; empty until TCP works."""
         self.failure: Exception | None = None
 
     async def open(self, host: str, port: int) -> Transport:
-        """Open a connection to one address. Raises OSError for TCP, and what TLS raises, which is the `failure`."""
+        """Open a connection to one address. Raises OSError for TCP, and what later steps raise, which is the
+        `failure`."""
         opening = self._open_asyncio if on_asyncio() else self._open_trio
         return await opening(host, port)
 
@@ -127,9 +144,10 @@ class _Tls:
         try:
             connection.setblocking(False)
             await loop.sock_connect(connection, (host, port))
-            with self._handshake():
+            await self._pass_proxy(partial(loop.sock_sendall, connection), partial(loop.sock_recv, connection))
+            with self._at("tls"):
                 await loop.create_connection(
-                    lambda: transport, sock=connection, ssl=self._context, server_hostname=self._name
+                    lambda: transport, sock=connection, ssl=self._tls, server_hostname=self._name
                 )
         except BaseException:
             if transport.is_connected:  # cancelled in the moment in which the handshake had ended
@@ -141,18 +159,28 @@ class _Tls:
     async def _open_trio(self, host: str, port: int) -> Transport:
         stream = await anyio.connect_tcp(host, port)
         try:
-            with self._handshake():
+            await self._pass_proxy(stream.send, stream.receive)
+            if self._tls is None:
+                return TrioTransport(stream)
+            with self._at("tls"):
                 wrapped = await TLSStream.wrap(
-                    stream, hostname=self._name, ssl_context=self._context, standard_compatible=False
+                    stream, hostname=self._name, ssl_context=self._tls, standard_compatible=False
                 )
             return StreamTransport(wrapped)
         except BaseException:
             await anyio.aclose_forcefully(stream)
             raise
 
+    async def _pass_proxy(
+        self, send: Callable[[Any], Awaitable[None]], receive: Callable[[int], Awaitable[bytes]]
+    ) -> None:
+        if self._proxy is not None:
+            with self._at("proxy"):
+                await self._proxy.pass_through(self._host, self._port, send, receive)
+
     @contextmanager
-    def _handshake(self) -> Iterator[None]:
-        self.connected = True
+    def _at(self, step: str) -> Iterator[None]:
+        self.step = step
         try:
             yield
         except Exception as error:
@@ -160,7 +188,23 @@ class _Tls:
             raise
 
 
-def _unreachable(step: str, address: str, error: Exception, why: str) -> Unreachable:
+def _refused(address: str, failure: ProxyError, proxy: Proxy | None) -> Unreachable:
+    """Return the error for what a proxy answered."""
+    unreachable = Unreachable(failure.step, address, f"the proxy {proxy}: {failure.why}")
+    unreachable.retriable = failure.retriable
+    unreachable.hint = (
+        "check that the broker can be reached from the proxy"
+        if failure.step == "tcp"
+        else "check the option proxy, and what the proxy allows"
+    )
+    return unreachable
+
+
+def _unreachable(step: str, address: str, error: Exception, why: str, proxy: Proxy | None) -> Unreachable:
+    if proxy is not None and step != "tls":
+        unreachable = Unreachable("proxy", address, f"{proxy}: {why if step == 'proxy' else f'{step}: {why}'}")
+        unreachable.hint = "check the option proxy"
+        return unreachable
     unreachable = Unreachable(step, address, why)
     if step == "dns":
         unreachable.hint = "check the host name the broker registered"

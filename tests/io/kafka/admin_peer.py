@@ -78,7 +78,7 @@ class Cluster(Peer):
 
 @asynccontextmanager
 async def admin_of(peer: Peer, monkeypatch: pytest.MonkeyPatch, timeout_s: float = 5.0) -> AsyncIterator[KafkaAdmin]:
-    async def dial(host: str, port: int, timeout: float, tls: object) -> Any:
+    async def dial(host: str, port: int, timeout: float, tls: object, proxy: object) -> Any:
         return await peer.dial(host, port, timeout)
 
     monkeypatch.setattr(connections, "connect", dial)

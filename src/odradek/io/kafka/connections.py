@@ -24,6 +24,7 @@ from odradek.io.kafka.authentication import TokenSource
 from odradek.io.kafka.connection import KafkaConnection
 from odradek.io.kafka.handshake import Identity, KafkaHandshake, KnownVersions, Login
 from odradek.io.observation import ConnectionObservation
+from odradek.io.proxy import Proxy
 from odradek.io.tcp import connect
 from odradek.io.transport import Transport
 from odradek.types import Broker
@@ -49,6 +50,7 @@ class BrokerConnections:
         login: The login; None without SASL.
         tokens: The source of the login's bearer tokens.
         observer: Told of what happens to every connection.
+        proxy: All connections go through it.
     """
 
     def __init__(
@@ -62,7 +64,9 @@ class BrokerConnections:
         login: Login | None = None,
         tokens: TokenSource | None = None,
         observer: ObserverCalls | None = None,
+        proxy: Proxy | None = None,
     ) -> None:
+        self._proxy = proxy
         self._bootstrap, self._options, self._timeout_s = bootstrap, options, request_timeout_s
         self._identity = Identity(client_id, "odradek", re.sub(r"[^a-zA-Z0-9.-]", "-", __version__))
         self._tls, self._login, self._tokens, self._observer = tls, login, tokens, observer
@@ -84,6 +88,7 @@ class BrokerConnections:
             options=self._options,
             tls=self._tls,
             login=self._login,
+            proxy=self._proxy,
         )
 
     async def __aenter__(self) -> Self:
@@ -174,7 +179,7 @@ class BrokerConnections:
     async def _connect(self, host: str, port: int, timeout: float) -> Transport:
         if self._tokens is not None:
             await self._tokens.ensure(f"{host}:{port}")
-        return await connect(host, port, timeout, self._tls)
+        return await connect(host, port, timeout, self._tls, self._proxy)
 
     async def _connect_advertised(self, host: str, port: int, timeout: float) -> Transport:
         """Connect to an address that a broker advertises, and the URL has not: nothing shows that it can be reached."""

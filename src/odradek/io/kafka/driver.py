@@ -50,6 +50,7 @@ from odradek.io.kafka.offsets import CoordinatorAccess, KafkaOffsets
 from odradek.io.kafka.producer_sequences import KafkaProducerSequences
 from odradek.io.kafka.topic_check import TopicCheck
 from odradek.io.kafka.transactions import KafkaTransactions
+from odradek.io.proxy import Proxy
 from odradek.io.retry import first_answer
 from odradek.io.security import Security
 from odradek.io.tls import client_context
@@ -99,6 +100,7 @@ class KafkaOptions:
             consumer's `revoke_within` needs more.
         observer: Told of what the driver does.
         metrics: Metrics of this client, pushed to brokers that ask for them; None: nothing is pushed.
+        proxy: All connections go through it.
     """
 
     connection: ConnectionOptions = field(default_factory=ConnectionOptions)
@@ -111,6 +113,7 @@ class KafkaOptions:
     rebalance_timeout_s: float = 60.0
     observer: ObserverCalls | None = None
     metrics: ClientMetrics | None = None
+    proxy: Proxy | None = None
 
 
 class KafkaDriver:
@@ -156,6 +159,7 @@ class KafkaDriver:
             login=login(security, tokens) if sasl else None,
             tokens=tokens,
             observer=self.observer,
+            proxy=self._options.proxy,
         )
         self.epochs = LeaderEpochs()
         self._metadata = KafkaMetadata(bootstrap, self._ask_metadata, self._options.metadata, self.epochs.forget_topics)

@@ -44,6 +44,7 @@ def make_driver(scheme: str, rest: str, options: DriverOptions) -> KafkaDriver:
             session_timeout_s=options.session_timeout_s or SESSION_TIMEOUT_S,
             observer=options.observer,
             metrics=options.metrics,
+            proxy=options.proxy,
         ),
         security,
         tls=tls,

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from threading import get_ident
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -50,6 +51,8 @@ from odradek.io.kafka07.membership import RebalanceOptions, ZooKeeperMembership
 from odradek.io.kafka07.metadata import StaticMetadata, ZooKeeperMetadata, broker_list
 from odradek.io.kafka07.offsets import ZooKeeperOffsets
 from odradek.io.observation import ConnectionObservation
+from odradek.io.proxy import Proxy
+from odradek.io.tcp import connect
 from odradek.io.zookeeper import ZooKeeper
 from odradek.types import Broker, Position, TopicPartition
 from odradek.wire.kafka07.message_set import entry_bytes
@@ -79,6 +82,7 @@ class Kafka07Options:
         api: How requests are made.
         rebalance: How often, and how long, claiming partitions is retried.
         observer: Told of what the driver does.
+        proxy: All connections to brokers go through it.
     """
 
     session_timeout_s: float = SESSION_TIMEOUT_S
@@ -87,6 +91,7 @@ class Kafka07Options:
     api: BrokerClientOptions = field(default_factory=BrokerClientOptions)
     rebalance: RebalanceOptions = field(default_factory=RebalanceOptions)
     observer: ObserverCalls | None = None
+    proxy: Proxy | None = None
 
 
 class Kafka07Driver:
@@ -192,7 +197,13 @@ class Kafka07Driver:
         if client is not None:
             self._tasks.start_soon(client.connection.aclose)
         observed = None if self.observer is None else ConnectionObservation(self.observer, broker, purpose)
-        connection = Connection(broker.host, broker.port, options=self._options.connection, observation=observed)
+        connection = Connection(
+            broker.host,
+            broker.port,
+            connect=partial(connect, proxy=self._options.proxy),
+            options=self._options.connection,
+            observation=observed,
+        )
         self._totals.add(connection)
         client = Kafka07BrokerClient(broker, connection, self._options.api)
         self._tasks.start_soon(self._run, client, purpose)

@@ -31,6 +31,11 @@ def make_driver(scheme: str, rest: str, options: DriverOptions) -> Kafka07Driver
     """
     if options.security is not None:
         raise ConfigError(f"security has no effect with {scheme}://: Kafka 0.7 has neither TLS nor SASL")
+    if scheme != "kafka07" and options.proxy is not None:
+        raise ConfigError(
+            f"proxy has no effect with {scheme}://: ZooKeeper's client goes through none; name the brokers instead, as "
+            "in kafka07://broker1:9092"
+        )
     if scheme == "kafka07":
         return _over_brokers(rest, _driver_options(options))
     return _over_zookeeper(rest, _driver_options(options))
@@ -82,4 +87,5 @@ def _driver_options(options: DriverOptions) -> Kafka07Options:
         connection=ConnectionOptions(options.connect_timeout_s, options.backoff),
         api=BrokerClientOptions(request_timeout_s=options.request_timeout_s),
         observer=options.observer,
+        proxy=options.proxy,
     )
