@@ -91,6 +91,7 @@ VALUES: list[tuple[str, Callable[..., object], dict[str, object]]] = [
     ("run", od.run, {"main": print, "backend": "no such loop"}),
     ("Cluster", od.Cluster, {"driver": od.connect("kafka07://127.0.0.1:1").driver, "tuning": od.Tuning()}),
     ("KeyHash", od.KeyHash().__call__, KEYED),
+    ("Murmur2", od.Murmur2().__call__, KEYED),
     ("JavaHash", od.JavaHash().__call__, KEYED),
     ("RandomPartitioner", od.RandomPartitioner, {"randrange": random.Random(1).randrange}),
     ("RandomPartitioner", od.RandomPartitioner(random.Random(1).randrange).__call__, KEYED),

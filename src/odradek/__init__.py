@@ -14,6 +14,7 @@ from odradek.client.producer.results import Ack, Acks, Failed
 from odradek.client.run import run
 from odradek.core.backoff import Backoff
 from odradek.core.interfaces import ProducerRecord
+from odradek.core.kafka.partitioners import Murmur2
 from odradek.core.produce.partitioners import JavaHash, KeyHash, RandomPartitioner, RoundRobin
 from odradek.errors import (
     AuthFailed,
@@ -93,6 +94,7 @@ __all__ = [
     "LogTruncated",
     "MessageTooLarge",
     "MiB",
+    "Murmur2",
     "NotWritten",
     "OdradekError",
     "OffsetOutOfRange",

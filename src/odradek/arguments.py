@@ -20,6 +20,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
@@ -39,6 +40,7 @@ __all__ = [
     "having",
     "instance",
     "mapping",
+    "name_here",
     "number",
     "optional",
     "pair",
@@ -359,7 +361,16 @@ def refuse_unknown(values: Collection[str], known: Collection[str], where: str =
     """Raise TypeError for the first option that does not exist."""
     for name in values:
         if name not in known:
-            raise TypeError(f"{where}unknown option {name!r}; choose from {', '.join(known)}")
+            raise TypeError(f"{where}unknown option {name!r}{name_here(name)}; choose from {', '.join(known)}")
+
+
+def name_here(name: str) -> str:
+    """Return ` (here: ...)` for an option that another client has, by the table that its users read; "" for others."""
+    for row in files("odradek").joinpath("other_clients.md").read_text("utf-8").splitlines():
+        here, *names = row.removeprefix("| ").split(" | ")
+        if f"`{name.replace('.', '_')}`" in " ".join(names[:3]).replace(".", "_"):
+            return f" (here: {here.replace('`', '')})"
+    return ""
 
 
 def with_options(kind: type) -> Callable[[F], F]:

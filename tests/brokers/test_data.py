@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 import odradek as od
+from odradek.client.options import Compression
 from odradek.testing import KafkaBroker
 from odradek.types import TimestampType
 
@@ -46,8 +47,14 @@ def shapes(kafka: KafkaBroker) -> list[Shape]:
     return [*plain, *tombstones]
 
 
-def compressions_of(kafka: KafkaBroker) -> list[str]:
-    since = {"none": (0,), "gzip": (0,), "snappy": (0,), "lz4": (0, 8, 2), "zstd": (2, 1)}
+def compressions_of(kafka: KafkaBroker) -> list[Compression]:
+    since: dict[Compression, tuple[int, ...]] = {
+        "none": (0,),
+        "gzip": (0,),
+        "snappy": (0,),
+        "lz4": (0, 8, 2),
+        "zstd": (2, 1),
+    }
     return [compression for compression, release in since.items() if has(kafka, release)]
 
 

@@ -14,6 +14,7 @@ import anyio.to_thread
 import pytest
 
 import odradek as od
+from odradek.client.options import Compression
 from odradek.core.kafka.fetch_session import FetchSessionState
 from odradek.io.kafka.broker_client import KafkaBrokerClient
 from odradek.io.kafka.driver import KafkaDriver
@@ -106,7 +107,7 @@ def other_broker(two: KafkaCluster, topic: str) -> KafkaBroker:
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 async def test_the_next_member_gets_nothing_that_was_committed_when_the_leader_has_changed(
-    two: KafkaCluster, topic: str, compression: str
+    two: KafkaCluster, topic: str, compression: Compression
 ) -> None:
     """A position that is committed with the epoch of an earlier leader seems to be behind the end of the log."""
     options: dict[str, Any] = {"group": topic, "group_protocol": "classic", "join_within": WITHIN_S}

@@ -20,6 +20,7 @@ import anyio.to_thread
 import pytest
 
 import odradek as od
+from odradek.client.options import Compression
 from odradek.testing import KafkaBroker
 
 from .conftest import PARTITIONS
@@ -43,7 +44,7 @@ def begin_at_the_start(kafka: KafkaBroker, group: str) -> None:
     )
 
 
-async def produce(kafka: KafkaBroker, topic: str, values: list[bytes], compression: str = "none") -> None:
+async def produce(kafka: KafkaBroker, topic: str, values: list[bytes], compression: Compression = "none") -> None:
     async with connect(kafka) as cluster, cluster.producer(compression=compression) as out:
         await out.send_many(topic, [od.ProducerRecord(value, key=value) for value in values])
 

@@ -15,7 +15,7 @@ import pytest
 from tests.loops import ASYNCIO, on
 
 from odradek.client.connect import connect
-from odradek.client.options import Tuning
+from odradek.client.options import Compression, Tuning
 from odradek.client.producer.producer import Producer
 from odradek.core.backoff import Backoff
 from odradek.core.interfaces import DecoderOptions
@@ -71,7 +71,7 @@ async def test_records_sent_are_in_the_log(odradek_chroot: str, odradek_kafka07_
 
 
 @pytest.mark.parametrize("compression", ["gzip", "snappy"])
-async def test_compressed_sets_are_readable(compression: str) -> None:
+async def test_compressed_sets_are_readable(compression: Compression) -> None:
     rows = [b"%05d" % n * 20 for n in range(3000)]
     with Kafka07Broker() as broker:
         async with (

@@ -17,6 +17,7 @@ import pytest
 from anyio.abc import TaskStatus
 
 import odradek as od
+from odradek.client.options import Compression
 from odradek.core.kafka07.znodes import broker_data
 from odradek.testing import FaultProxy, Kafka07Broker, ZooKeeperServer
 from odradek.types import Position, TopicPartition
@@ -86,7 +87,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def about_to_send(
-    proxy: FaultProxy, cut: Cut, compression: str, tuning: od.Tuning, within: float
+    proxy: FaultProxy, cut: Cut, compression: Compression, tuning: od.Tuning, within: float
 ) -> AsyncIterator[od.Producer]:
     """A producer whose next connection will be cut: it has asked for the partitions over another one."""
     async with (
@@ -100,7 +101,11 @@ async def about_to_send(
 
 @pytest.mark.parametrize("compression", ["none", "snappy"])
 async def test_a_connection_cut_at_every_byte_of_a_produce_loses_nothing(
-    compression: str, broker: Kafka07Broker, proxy: FaultProxy, tuning: od.Tuning, report: Callable[[object], None]
+    compression: Compression,
+    broker: Kafka07Broker,
+    proxy: FaultProxy,
+    tuning: od.Tuning,
+    report: Callable[[object], None],
 ) -> None:
     """Sent again, every one is confirmed. There twice is exactly what had reached the broker without a confirm."""
     acks: dict[bytes, od.Ack] = {}
@@ -121,7 +126,7 @@ async def test_a_connection_cut_at_every_byte_of_a_produce_loses_nothing(
 
 @pytest.mark.parametrize("compression", ["none", "snappy"])
 async def test_a_send_that_is_cut_and_not_repeated_tells_the_truth(
-    compression: str, broker: Kafka07Broker, proxy: FaultProxy, report: Callable[[object], None]
+    compression: Compression, broker: Kafka07Broker, proxy: FaultProxy, report: Callable[[object], None]
 ) -> None:
     """All wait for their deadlines together, so that a long one costs its time only once; each begins once the one
     before it has its connection."""
@@ -193,7 +198,8 @@ async def test_connections_cut_inside_a_confirm_again_and_again_under_load(
 async def fill(k: od.Cluster) -> list[bytes]:
     """A few plain messages, a gzip and a snappy wrapper."""
     values = [b"%03d" % n for n in range(9)]
-    for compression, start in (("none", 0), ("gzip", 3), ("snappy", 6)):
+    compressions: list[tuple[Compression, int]] = [("none", 0), ("gzip", 3), ("snappy", 6)]
+    for compression, start in compressions:
         async with k.producer(compression=compression) as out:
             (await out.send_many(PARTITION.topic, values[start : start + 3], partition=PARTITION)).check()
     return values

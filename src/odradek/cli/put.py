@@ -18,6 +18,7 @@ import odradek as od
 from odradek.cli.cluster_queries import find_partitions, message_limit
 from odradek.cli.options import COUNT, JSON, MAX_MESSAGE, QUIET, TOPIC, clustered, examples, one_topic
 from odradek.cli.output import echo_json, progress, unescape
+from odradek.client.options import Compression
 
 __all__ = ["put"]
 
@@ -64,7 +65,7 @@ def put(
     key: str | None,
     headers: tuple[str, ...],
     empty_is_null: bool,
-    compression: str,
+    compression: Compression,
     count: int | None,
     max_message_bytes: int | None,
     as_lines: bool,
@@ -104,7 +105,7 @@ async def _put(
     url: str,
     topic: str,
     partition: str | None,
-    compression: str,
+    compression: Compression,
     max_message_bytes: int | None,
     chunks: Rows,
     parse: Callable[[bytes], od.ProducerRecord],

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, NoReturn, TypedDict
+from typing import Annotated, Any, Literal, NoReturn, Required, TypedDict
 
 from odradek import arguments
 from odradek.arguments import REQUIRED, Option
@@ -32,6 +32,7 @@ __all__ = [
     "TABLES",
     "TIMESTAMP",
     "TUNING",
+    "Compression",
     "ConsumerOptions",
     "HandlerArguments",
     "ProducerOptions",
@@ -61,6 +62,8 @@ def start_position(*, times: bool = True, positions: bool = True) -> arguments.R
     def check(name: str, value: object) -> Any:
         if isinstance(value, PositionSpec):
             return value
+        if value in ("earliest", "latest"):
+            raise TypeError(f"{name} must be od.{value.upper()}, not str {value!r}")
         if isinstance(value, AtTime) and times:
             return AtTime(moment(f"{name}.seconds", value.seconds))
         if not positions or isinstance(value, tuple) or not hasattr(value, "__index__"):
@@ -127,6 +130,17 @@ def _partitioner() -> arguments.Rule:
 
 COMMIT_METADATA = arguments.text("a text", at_least=0, at_most=4096)
 """Texts that are stored with committed positions."""
+
+Compression = Literal[
+    "none", "gzip", "snappy", "lz4", "zstd",
+    "gzip:1", "gzip:2", "gzip:3", "gzip:4", "gzip:5", "gzip:6", "gzip:7", "gzip:8", "gzip:9",
+    "lz4:1", "lz4:2", "lz4:3", "lz4:4", "lz4:5", "lz4:6", "lz4:7", "lz4:8", "lz4:9",
+    "lz4:10", "lz4:11", "lz4:12", "lz4:13", "lz4:14", "lz4:15", "lz4:16", "lz4:17",
+    "zstd:1", "zstd:2", "zstd:3", "zstd:4", "zstd:5", "zstd:6", "zstd:7", "zstd:8", "zstd:9",
+    "zstd:10", "zstd:11", "zstd:12", "zstd:13", "zstd:14", "zstd:15", "zstd:16",
+    "zstd:17", "zstd:18", "zstd:19", "zstd:20", "zstd:21", "zstd:22",
+]  # fmt: skip
+"""What type checkers accept. Levels of zstd below 1 exist, too (`COMPRESSION`)."""
 
 
 def _compression() -> arguments.Rule:
@@ -250,7 +264,7 @@ class ProducerOptions(TypedDict, total=False):
         float, Option(10.0, arguments.seconds(), "Time limit (s) for flushing when the block is left.")
     ]
     compression: Annotated[
-        str,
+        Compression,
         Option(
             "none",
             COMPRESSION,
@@ -260,7 +274,7 @@ class ProducerOptions(TypedDict, total=False):
         ),
     ]
     compression_by_topic: Annotated[
-        Mapping[str, str] | None,
+        Mapping[str, Compression] | None,
         Option(
             None,
             arguments.optional(
@@ -409,7 +423,7 @@ class ReaderOptions(TypedDict, total=False):
 class ConsumerOptions(TypedDict, total=False):
     """Options of `Cluster.consumer`."""
 
-    group: Annotated[str, Option(REQUIRED, arguments.text("a group name", at_most=255), "Name of the group.")]
+    group: Annotated[Required[str], Option(REQUIRED, arguments.text("a group name", at_most=255), "Name of the group.")]
     include: Annotated[
         str | None,
         Option(
@@ -567,7 +581,9 @@ class ConsumerOptions(TypedDict, total=False):
 class ShareConsumerOptions(TypedDict, total=False):
     """Options of `Cluster.share_consumer`."""
 
-    group: Annotated[str, Option(REQUIRED, arguments.text("a group name", at_most=255), "Name of the share group.")]
+    group: Annotated[
+        Required[str], Option(REQUIRED, arguments.text("a group name", at_most=255), "Name of the share group.")
+    ]
     acknowledge: Annotated[
         Literal["implicit", "explicit"],
         Option(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, cast
 
-from odradek.client.options import COMPRESSION
+from odradek.client.options import COMPRESSION, Compression
 from odradek.core.interfaces import RECORDS, ProducerRecord
 from odradek.errors import ConfigError, Rejected
 from odradek.ranges.catalog import unit_of_directories
@@ -313,13 +313,13 @@ def _parse_delivery(text: str, option: str) -> float:
     return (values.parse_milliseconds if option.startswith("kafka.") else values.parse_seconds)(text, option)
 
 
-def _compression(*names: str) -> Callable[[str, str], str]:
+def _compression(*names: str) -> Callable[[str, str], Compression]:
     """Return a parser for one of these names, with or without a level: `gzip:9`."""
     name_alone = choice({name: name for name in names})
 
-    def parse(text: str, option: str) -> str:
+    def parse(text: str, option: str) -> Compression:
         name, colon, level = text.partition(":")
-        compression: str = COMPRESSION(f"option {option}", name_alone(name, option) + colon + level.strip())
+        compression: Compression = COMPRESSION(f"option {option}", name_alone(name, option) + colon + level.strip())
         return compression
 
     return parse
@@ -347,7 +347,7 @@ class SinkOptions:
 
     cluster: ClusterConnection
     topic: str = ""
-    compression: str = "none"
+    compression: Compression = "none"
     deliver_within_s: float = 120.0
     max_message_bytes: int = 1_000_000
     buffer_bytes: int = 64 * MiB

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odradek.core.kafka.partitioners import Murmur2
 from odradek.core.produce.partitioners import (
     JavaHash,
     KeyHash,
@@ -87,7 +88,7 @@ def test_keys_that_are_not_utf8_have_a_java_partition_too() -> None:
     assert JavaHash()("t", b"\xff", 5) == 0xFFFD % 5
 
 
-@pytest.mark.parametrize("partitioner", [KeyHash(), JavaHash()])
+@pytest.mark.parametrize("partitioner", [KeyHash(), JavaHash(), Murmur2()])
 def test_no_key_is_no_preference(partitioner: Partitioner) -> None:
     assert partitioner("t", None, 5) is None
 
@@ -117,14 +118,14 @@ def test_round_robin_goes_round_for_each_topic_by_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    "partitioner", [KeyHash(), JavaHash(), RandomPartitioner(random.Random(7).randrange), RoundRobin()]
+    "partitioner", [KeyHash(), JavaHash(), Murmur2(), RandomPartitioner(random.Random(7).randrange), RoundRobin()]
 )
 def test_without_partitions_the_error_names_the_count(partitioner: Partitioner) -> None:
     with pytest.raises(ConfigError, match="count=0"):
         partitioner("t", b"key", 0)
 
 
-@pytest.mark.parametrize("partitioner", [KeyHash(), JavaHash()])
+@pytest.mark.parametrize("partitioner", [KeyHash(), JavaHash(), Murmur2()])
 def test_a_key_that_is_not_bytes_is_named_in_the_error(partitioner: Partitioner) -> None:
     key: Any = 7
     with pytest.raises(TypeError, match="key"):

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from itertools import count
 
 import odradek as od
+from odradek.client.options import Compression
 
 from .journal import CONFIRMED, NOT_WRITTEN, REPEATED, UNKNOWN, Journal
 
@@ -101,7 +102,12 @@ async def _send(sender: Sender, out: od.Producer, send: Send, stop: asyncio.Even
 
 
 async def _keep_sending(
-    journal: Journal, cluster: od.Cluster, senders: list[Sender], send: Send, compression: str, stop: asyncio.Event
+    journal: Journal,
+    cluster: od.Cluster,
+    senders: list[Sender],
+    send: Send,
+    compression: Compression,
+    stop: asyncio.Event,
 ) -> None:
     """Send by a producer, and by another one should it end."""
     while not stop.is_set():
@@ -122,7 +128,11 @@ async def _produce(journal: Journal, bootstrap: str, topic: str, rate: int) -> N
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     number = count(100 * os.getpid())  # so that a producer that is started again has senders of its own
-    ways = [(by_send, "none", 12, 1), (by_send_many, "gzip", 2, BATCH), (by_put, "lz4", 1, BATCH)]
+    ways: list[tuple[Send, Compression, int, int]] = [
+        (by_send, "none", 12, 1),
+        (by_send_many, "gzip", 2, BATCH),
+        (by_put, "lz4", 1, BATCH),
+    ]
     async with od.connect(f"kafka://{bootstrap}", tuning=TUNING) as cluster, asyncio.TaskGroup() as tasks:
         for send, compression, size, records in ways:
             pause_s = size * records / (rate / len(ways))

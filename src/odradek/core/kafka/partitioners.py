@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from struct import iter_unpack
 
+from odradek.core.produce.partitioners import check_arguments
+
 __all__ = ["Murmur2", "murmur2", "positive"]
 
 _SEED = 0x9747B28C
@@ -37,12 +39,18 @@ def positive(number: int) -> int:
 
 
 class Murmur2:
-    """Kafka's default for records with a key: the murmur2 hash of the key modulo the number of partitions.
+    """`murmur2(key) % count`, the sign bit of the hash cleared: the rule of Kafka's Java producer, and so of Kafka
+    Streams, Connect, Spark, aiokafka and kafka-python, and of librdkafka as `murmur2_random`. The default but for 0.7.
 
     Records without a key have no preference.
+    Source: org.apache.kafka.clients.producer.internals.BuiltInPartitioner.
     """
 
     keyless_is_sticky = True
 
     def __call__(self, topic: str, key: bytes | None, count: int) -> int | None:
-        return None if key is None else positive(murmur2(key)) % count
+        try:
+            return None if key is None else positive(murmur2(key)) % count
+        except (TypeError, ZeroDivisionError):
+            check_arguments(topic, key, count)
+            raise

@@ -18,7 +18,15 @@ from zlib import crc32
 
 from odradek import arguments
 
-__all__ = ["JavaHash", "KeyHash", "Partitioner", "RandomPartitioner", "RoundRobin", "java_string_hash"]
+__all__ = [
+    "JavaHash",
+    "KeyHash",
+    "Partitioner",
+    "RandomPartitioner",
+    "RoundRobin",
+    "check_arguments",
+    "java_string_hash",
+]
 
 
 _RULES = {
@@ -40,7 +48,9 @@ class Partitioner(Protocol):
 
 
 class KeyHash:
-    """`crc32(key) % count`, with the CRC-32 of zlib: the same in every process and on every machine, forever.
+    """`crc32(key) % count`, with the CRC-32 of zlib: the same in every process and on every machine, forever. The rule
+    of librdkafka (its default, `consistent_random`), and so of confluent-kafka in Python, Go and .NET; those send
+    records with an empty key anywhere, this one to partition 0. The default in 0.7.
 
     Records without a key have no preference.
     """
@@ -51,7 +61,7 @@ class KeyHash:
         try:
             return None if key is None else crc32(key) % count
         except (TypeError, ZeroDivisionError):
-            _check(topic, key, count)
+            check_arguments(topic, key, count)
             raise
 
 
@@ -70,7 +80,7 @@ class JavaHash:
         try:
             return None if key is None else abs(java_string_hash(key.decode("utf-8", "replace"))) % count
         except (AttributeError, TypeError, ZeroDivisionError):
-            _check(topic, key, count)
+            check_arguments(topic, key, count)
             raise
 
 
@@ -84,7 +94,7 @@ class RandomPartitioner:
         try:
             return self._randrange(count)
         except Exception:  # `randrange` is the user's
-            _check(topic, key, count)
+            check_arguments(topic, key, count)
             raise
 
 
@@ -100,12 +110,12 @@ class RoundRobin:
             self._next[topic] = index + 1
             return index % count
         except (TypeError, ZeroDivisionError):
-            _check(topic, key, count)
+            check_arguments(topic, key, count)
             raise
 
 
-def _check(topic: object, key: object, count: object) -> None:
-    """Say which argument a partitioner failed on: they are not checked before, once per record."""
+def check_arguments(topic: object, key: object, count: object) -> None:
+    """Raise TypeError or ConfigError for the argument that a partitioner failed on: they are not checked before."""
     arguments.check_all(_RULES, topic=topic, key=key, count=count)
 
 
