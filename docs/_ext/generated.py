@@ -7,6 +7,7 @@
 {pipelinefile}      the keys of a pipeline file
 {metrics}           the metrics of a pipeline for Prometheus
 {commands}          the help of every command
+{otherclient} NAME  the options of another client, and what they are called here
 {messages}          every log line and every error text, by module
 """
 
@@ -162,6 +163,19 @@ class Commands(SphinxDirective):
         return pages
 
 
+class OtherClient(SphinxDirective):
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        lines: list[str] = []
+        column = ["aiokafka", "kafka-python", "librdkafka"].index(self.arguments[0]) + 1
+        for row in Path(odradek.__file__).with_name("other_clients.md").read_text("utf-8").splitlines():
+            cells = [cell.strip() for cell in row.strip("|").split("|")]
+            if len(cells) < 5 or cells[column]:
+                lines.append(row if len(cells) < 5 else f"| {cells[column]} | {cells[0]} | {cells[4]} |")
+        return self.parse_text_to_nodes("\n".join(lines))
+
+
 LEVELS = ("debug", "info", "warning", "error", "critical", "exception")
 
 
@@ -237,6 +251,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
         "pipelinefile": PipelineFile,
         "metrics": Metrics,
         "commands": Commands,
+        "otherclient": OtherClient,
         "messages": Messages,
     }
     for name, directive in directives.items():
