@@ -287,12 +287,24 @@ def _list_of(text: str) -> str:
     return match[0] if match else ""
 
 
+def test_each_of_the_108_features_says_whether_it_is_there_and_what_shows_it() -> None:
+    page = (ROOT / "docs/topics/peers.md").read_text("utf-8")
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if re.match(r"\| \d", line)]
+    assert [int(row[0]) for row in rows] == list(range(1, 109))
+    for number, feature, state, *shown in rows:
+        assert feature and state, number
+        if state.startswith("yes"):
+            assert any(re.search(r"`[\w/]+\.py::\w+`|\{doc\}`/[\w/-]+`", text) for text in shown), number
+    pages = re.findall(r"\{doc\}`/([\w/-]+)`", page)
+    assert [each for each in pages if not (ROOT / f"docs/{each}.md").is_file()] == []
+
+
 # ---- the tests' own index -----------------------------------------------------------------------------------
 
 
-def test_every_test_named_in_the_index_exists() -> None:
-    index = (ROOT / "tests/README.md").read_text("utf-8")
-    named = re.findall(r"`([\w/]+\.py)::(\w+)`", index)
+@pytest.mark.parametrize("index", ["tests/README.md", "docs/topics/peers.md"])
+def test_every_test_named_in_an_index_exists(index: str) -> None:
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", (ROOT / index).read_text("utf-8"))
     assert len(named) > 50
     missing = [
         f"{file}::{test}"
