@@ -34,6 +34,7 @@ def breaking() -> Iterator[list[BaseException]]:
 
 def test_all_commands_are_registered() -> None:
     assert COMMANDS == [
+        "acl",
         "broker",
         "cat",
         "cluster",
@@ -45,8 +46,11 @@ def test_all_commands_are_registered() -> None:
         "offsets",
         "pipeline",
         "put",
+        "quotas",
         "seek",
         "topic",
+        "transactions",
+        "users",
     ]
 
 

@@ -131,7 +131,7 @@ def test_a_topic_is_described_by_its_replicas_or_its_configuration(
 ) -> None:
     me = odradek_kafka.broker_id
     first, second = jsons(odradek("topic", "describe", created, "--json"))
-    assert first == {"topic": created, "partition": "0", "leader": me, "replicas": [me], "in_sync": [me]}
+    assert first == {"topic": created, "partition": "0", "leader": me, "replicas": [me], "in_sync": [me], "state": "ok"}
     assert second["partition"] == "1"
     odradek("topic", "alter", created, "-c", "retention.ms=60000", "--apply")
     entries = jsons(odradek("topic", "describe", created, "--configs", "--json"))
@@ -140,14 +140,14 @@ def test_a_topic_is_described_by_its_replicas_or_its_configuration(
 
 
 def test_the_brokers_of_the_cluster_are_listed(odradek: Command, odradek_kafka: KafkaBroker) -> None:
-    (row,) = jsons(odradek("cluster", "--json"))
+    (row,) = jsons(odradek("cluster", "describe", "--json"))
+    assert odradek("cluster", "describe").startswith(f"cluster {row.pop('cluster')}\n")
     assert row == {
         "broker": odradek_kafka.broker_id,
         "address": odradek_kafka.bootstrap,
         "rack": None,
         "controller": True,
     }
-    assert odradek("cluster").startswith("cluster ")
 
 
 def test_a_position_beyond_the_end_is_refused_without_force(

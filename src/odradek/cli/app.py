@@ -14,6 +14,7 @@ import click
 
 import odradek
 from odradek import engine
+from odradek.cli.acl import acl
 from odradek.cli.broker import broker
 from odradek.cli.cat import cat
 from odradek.cli.cluster import cluster
@@ -25,8 +26,11 @@ from odradek.cli.ls import ls
 from odradek.cli.offsets import offsets
 from odradek.cli.pipeline.group import pipeline
 from odradek.cli.put import put
+from odradek.cli.quotas import quotas
 from odradek.cli.seek import seek
 from odradek.cli.topic import topic
+from odradek.cli.transactions import transactions
+from odradek.cli.users import users
 
 __all__ = ["cli", "run"]
 
@@ -44,14 +48,18 @@ class _Group(click.Group):
 @click.group(
     cls=_Group,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Name the cluster with --cluster URL or ODRADEK_CLUSTER. Every command has examples in its --help.",
+    epilog="Name the cluster with --cluster, ODRADEK_CLUSTER or --profile. Every command has examples in its --help.",
 )
 @click.version_option(odradek.__version__, message=f"odradek %(version)s (engine: {engine.active.NAME})")
 def cli() -> None:
     """Inspect, read, write and look after Kafka clusters of any version, turn topics into tables, run test brokers."""
 
 
-for command in (demo, cluster, ls, cat, put, offsets, lag, seek, topic, group, log, broker, pipeline):
+for command in (
+    *(demo, ls, cat, put, offsets, lag, seek, topic, group),
+    *(cluster, acl, users, quotas, transactions),
+    *(log, broker, pipeline),
+):
     cli.add_command(command)
 
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import click
 
+from odradek.cli.connection import CLUSTER, CONNECTION, connection
 from odradek.client.options import LARGEST_MESSAGE
-from odradek.io.drivers import url_forms
 from odradek.types import EARLIEST, LATEST, AtTime, Position, StartPosition
 
 __all__ = [
@@ -52,15 +52,6 @@ FORMAT = click.option(
     "(0.7); \\n \\t \\r \\0 \\xHH. Default: %s\\n",
 )
 APPLY = click.option("--apply", is_flag=True, help="Do it; without this, print what would be done.")
-CLUSTER = click.option(
-    "--cluster",
-    "-b",
-    envvar="ODRADEK_CLUSTER",
-    metavar="URL",
-    help=f"{url_forms()}; HOST:PORT,... is short for kafka://HOST:PORT,... (default: $ODRADEK_CLUSTER). Options of TLS "
-    "and SASL come from the environment: ODRADEK_SASL_MECHANISM, ODRADEK_SASL_USERNAME, ODRADEK_SSL_CAFILE and so on.",
-)
-_BROKERS = re.compile(r"[^\s/@,]+:\d+(,[^\s/@,]+:\d+)*")
 
 
 def examples(*lines: str) -> str:
@@ -69,19 +60,18 @@ def examples(*lines: str) -> str:
 
 
 def clustered(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the option --cluster to a command, and pass it the URL as the argument `url`."""
+    """Add the options that name a cluster and say how to log in there, and pass the URL as the argument `url`; what
+    else they say, `connect` finds in the environment."""
 
     @wraps(command)
-    def with_url(*arguments: Any, cluster: str | None, **options: Any) -> int:
-        return command(*arguments, url=_url(cluster), **options)
+    def with_url(*arguments: Any, **options: Any) -> int:
+        with connection(options) as url:
+            return command(*arguments, url=url, **options)
 
-    return CLUSTER(with_url)
-
-
-def _url(cluster: str | None) -> str:
-    if not cluster:
-        raise click.UsageError("no cluster: give --cluster URL, or set ODRADEK_CLUSTER")
-    return f"kafka://{cluster}" if _BROKERS.fullmatch(cluster) else cluster
+    decorated: Callable[..., int] = with_url
+    for option in reversed(CONNECTION):
+        decorated = option(decorated)
+    return decorated
 
 
 def one_topic(argument: str | None, option: str | None) -> str:

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 import click
@@ -22,6 +23,7 @@ __all__ = [
     "echo_json",
     "echo_rows",
     "formatter",
+    "iso_time",
     "json_line",
     "progress",
     "table",
@@ -146,6 +148,11 @@ def echo_rows(head: Sequence[str], rows: Sequence[Sequence[object]], as_lines: b
         return
     for row in rows:
         echo_json(dict(zip(head, row, strict=True)))
+
+
+def iso_time(seconds: float | None) -> str | None:
+    """Return a time (s since the epoch) as text, in local time with its zone."""
+    return None if seconds is None else datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")
 
 
 def _cell(value: object) -> object:

@@ -7,17 +7,35 @@ from collections.abc import Mapping, Sequence
 import click
 
 import odradek as od
+from odradek.cli.admin import (
+    APPEND,
+    SUBTRACT,
+    Rows,
+    change_text,
+    config_changes,
+    echo_dry_run,
+    named_partitions,
+    setting,
+    topics_or_all,
+)
 from odradek.cli.cluster_queries import delete_described
-from odradek.cli.options import APPLY, JSON, clustered, examples
+from odradek.cli.options import APPLY, JSON, Last, clustered, examples, start_position
 from odradek.cli.output import echo_failures, echo_rows
-from odradek.core.admin import ConfigSource, CreatedTopic, Results, TopicDescription
+from odradek.core.admin import (
+    ConfigChange,
+    ConfigSource,
+    CreatedTopic,
+    PartitionDescription,
+    Results,
+    TopicDescription,
+)
+from odradek.types import EARLIEST, LATEST, AtTime, Position, PositionSpec, StartPosition, TopicPartition
 
 __all__ = ["topic"]
 
 CONFIG = click.option(
     "--config", "-c", "settings", multiple=True, metavar="NAME=VALUE", help="An entry of the configuration."
 )
-Rows = list[list[object]]
 
 
 @click.group(
@@ -29,7 +47,7 @@ Rows = list[list[object]]
     )
 )
 def topic() -> None:
-    """Create, describe, delete and alter topics (Kafka 0.10.1 and later).
+    """Create, describe, delete and alter topics, and delete their records (Kafka 0.10.1 and later).
 
     Older brokers create a topic when it is written to.
     """
@@ -56,7 +74,7 @@ def create(
     as_lines: bool,
 ) -> int:
     """Create TOPICs that are alike."""
-    config = dict(_setting(text) for text in settings)
+    config = dict(setting(text) for text in settings)
 
     async def main() -> Results[str, CreatedTopic]:
         async with od.connect(url) as k:
@@ -68,28 +86,45 @@ def create(
     return echo_failures(results.failed)
 
 
-@topic.command(epilog=examples("odradek topic describe orders", "odradek topic describe orders --configs --json"))
-@click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
+@topic.command(
+    epilog=examples(
+        "odradek topic describe orders",
+        "odradek topic describe orders --configs --json",
+        "odradek topic describe --unhealthy || page-on-call",
+    )
+)
+@click.argument("names", nargs=-1, metavar="[TOPIC]...")
 @click.option("--configs", is_flag=True, help="Print their configurations instead (0.11 and later).")
+@click.option(
+    "--unhealthy",
+    is_flag=True,
+    help="Print only partitions without a leader, or with replicas that are not in sync; exit with 1 if there are any.",
+)
 @JSON
 @clustered
-def describe(url: str, names: Sequence[str], configs: bool, as_lines: bool) -> int:
-    """Print the leader, the replicas, and those in sync, of each partition of TOPICs (0.8 and later)."""
+def describe(url: str, names: Sequence[str], configs: bool, unhealthy: bool, as_lines: bool) -> int:
+    """Print the leader, the replicas, and those in sync, of each partition of TOPICs, or of all (0.8 and later).
+
+    The state is `leaderless` if no broker leads it, and `under-replicated` if a replica is not in sync.
+    """
+    if unhealthy and configs:
+        raise click.UsageError("--unhealthy cannot be combined with --configs")
 
     async def partitions() -> tuple[Rows, Mapping[str, od.OdradekError]]:
         async with od.connect(url) as k:
-            described = await k.admin.describe_topics(names)
+            described = await k.admin.describe_topics(await topics_or_all(k, names))
         parts = [each for topic in described.done.values() for each in topic.partitions]
         rows: Rows = [
-            [p.topic, p.name, each.leader, list(each.replicas), list(each.in_sync)]
+            [p.topic, p.name, each.leader, list(each.replicas), list(each.in_sync), state]
             for each in parts
-            for p in [each.partition]
+            for p, state in [(each.partition, _state(each))]
+            if not unhealthy or state != "ok"
         ]
         return rows, described.failed
 
     async def entries() -> tuple[Rows, Mapping[str, od.OdradekError]]:
         async with od.connect(url) as k:
-            described = await k.admin.describe_topic_configs(names)
+            described = await k.admin.describe_topic_configs(await topics_or_all(k, names))
         rows: Rows = [
             [name, each.name, each.value, each.source.name.lower()]
             for name, configuration in described.done.items()
@@ -98,9 +133,15 @@ def describe(url: str, names: Sequence[str], configs: bool, as_lines: bool) -> i
         return rows, described.failed
 
     rows, failed = od.run(entries if configs else partitions)
-    head = ["topic", "entry", "value", "source"] if configs else ["topic", "partition", "leader", "replicas", "in_sync"]
-    echo_rows(head, rows, as_lines)
-    return echo_failures(failed)
+    head = ["topic", "partition", "leader", "replicas", "in_sync", "state"]
+    echo_rows(["topic", "entry", "value", "source"] if configs else head, rows, as_lines)
+    return echo_failures(failed) or int(unhealthy and bool(rows))
+
+
+def _state(partition: PartitionDescription) -> str:
+    if partition.leader is None:
+        return "leaderless"
+    return "ok" if set(partition.replicas) <= set(partition.in_sync) else "under-replicated"
 
 
 @topic.command(epilog=examples("odradek topic delete orders", "odradek topic delete orders payments --apply"))
@@ -118,8 +159,7 @@ def delete(url: str, names: Sequence[str], apply: bool, as_lines: bool) -> int:
     deleted = od.run(main)
     rows: Rows = [[name, len(each.partitions), apply] for name, each in deleted.done.items()]
     echo_rows(["topic", "partitions", "deleted"], rows, as_lines)
-    if not apply:
-        click.echo("nothing was deleted: add --apply", err=True)
+    echo_dry_run(apply, "deleted")
     return echo_failures(deleted.failed)
 
 
@@ -127,6 +167,7 @@ def delete(url: str, names: Sequence[str], apply: bool, as_lines: bool) -> int:
     epilog=examples(
         "odradek topic alter orders --partitions 12",
         "odradek topic alter orders -c retention.ms=3600000 --default cleanup.policy --apply",
+        "odradek topic alter orders --append cleanup.policy=compact --apply",
     )
 )
 @click.argument("name", metavar="TOPIC")
@@ -135,6 +176,8 @@ def delete(url: str, names: Sequence[str], apply: bool, as_lines: bool) -> int:
 @click.option(
     "--default", "-d", "resets", multiple=True, metavar="NAME", help="An entry that goes back to its default."
 )
+@APPEND
+@SUBTRACT
 @APPLY
 @JSON
 @clustered
@@ -144,6 +187,8 @@ def alter(
     partitions: int | None,
     settings: Sequence[str],
     resets: Sequence[str],
+    appended: Sequence[str],
+    subtracted: Sequence[str],
     apply: bool,
     as_lines: bool,
 ) -> int:
@@ -152,18 +197,16 @@ def alter(
     Without --apply, print what would change; brokers check whether it can. Partitions cannot be removed again, and keys
     may go to other partitions from then on.
     """
-    changes: dict[str, str | None] = dict(_setting(text) for text in settings)
-    changes |= dict.fromkeys(resets)
+    changes = config_changes(settings, resets, appended, subtracted)
     if partitions is None and not changes:
-        raise click.UsageError("nothing to alter: give --partitions, --config or --default")
+        raise click.UsageError("nothing to alter: give --partitions, --config, --default, --append or --subtract")
     rows = od.run(_alter, url, name, partitions, changes, apply)
     echo_rows(["topic", "entry", "before", "after"], [[name, *row] for row in rows], as_lines)
-    if not apply:
-        click.echo("nothing was changed: add --apply", err=True)
+    echo_dry_run(apply)
     return 0
 
 
-async def _alter(url: str, name: str, partitions: int | None, changes: Mapping[str, str | None], apply: bool) -> Rows:
+async def _alter(url: str, name: str, partitions: int | None, changes: Mapping[str, ConfigChange], apply: bool) -> Rows:
     """Check all changes before any of them is made."""
     rows: Rows = []
     async with od.connect(url) as k:
@@ -174,7 +217,7 @@ async def _alter(url: str, name: str, partitions: int | None, changes: Mapping[s
         if changes:
             entries = (await k.admin.describe_topic_configs(name)).check()[name]
             own = {entry.name: entry.value for entry in entries.values() if entry.source is ConfigSource.TOPIC}
-            rows += [[entry, own.get(entry, "default"), "default" if v is None else v] for entry, v in changes.items()]
+            rows += [[entry, own.get(entry, "default"), change_text(change)] for entry, change in changes.items()]
             (await k.admin.alter_topic_configs({name: changes}, validate_only=True)).check()
         if apply and partitions is not None:
             (await k.admin.add_partitions({name: partitions})).check()
@@ -183,8 +226,55 @@ async def _alter(url: str, name: str, partitions: int | None, changes: Mapping[s
     return rows
 
 
-def _setting(text: str) -> tuple[str, str]:
-    name, mark, value = text.partition("=")
-    if not mark or not name:
-        raise click.BadParameter(f"{text!r}: expected NAME=VALUE")
-    return name, value
+@topic.command(
+    name="delete-records",
+    epilog=examples(
+        "odradek topic delete-records orders --before @-7d",
+        "odradek topic delete-records orders/3 --before 4096 --apply",
+        "odradek topic delete-records scratch --before end --json --apply",
+    ),
+)
+@click.argument("names", nargs=-1, required=True, metavar="TOPIC[/PARTITION]...")
+@click.option(
+    "--before", "-o", required=True, metavar="POSITION", help="The first that is kept: end, a number, or @TIME."
+)
+@APPLY
+@JSON
+@clustered
+def delete_records(url: str, names: Sequence[str], before: str, apply: bool, as_lines: bool) -> int:
+    """Delete the oldest records of partitions (0.11 and later). It cannot be undone; without --apply, print where their
+    logs would begin."""
+    at = start_position(before)
+    if isinstance(at, Last) or at is EARLIEST:
+        raise click.BadParameter(f"{before!r}: expected end, a number or @TIME", param_hint="--before")
+    rows, failed = od.run(_delete_records, url, names, at, apply)
+    echo_rows(["topic", "partition", "begins", "will_begin"], rows, as_lines)
+    echo_dry_run(apply, "deleted")
+    return echo_failures(failed)
+
+
+async def _delete_records(
+    url: str, names: Sequence[str], at: StartPosition, apply: bool
+) -> tuple[Rows, Mapping[TopicPartition, od.OdradekError]]:
+    async with od.connect(url) as k:
+        await k.admin.delete_records({})  # raises Unsupported where no records can be deleted
+        partitions = await named_partitions(k, names)
+        begins, ends = await _positions(k, partitions, EARLIEST), await _positions(k, partitions, LATEST)
+        wanted = dict.fromkeys(partitions, Position(at)) if isinstance(at, int) else await _positions(k, partitions, at)
+        if beyond := [f"{p}: {wanted[p]} is beyond the end, {ends[p]}" for p in partitions if wanted[p] > ends[p]]:
+            raise click.ClickException("; ".join(beyond))
+        planned = {p: max(begins[p], wanted[p]) for p in partitions}
+        results = await k.admin.delete_records(planned) if apply else Results(planned, {})
+        return [[p.topic, p.name, begins[p], each] for p, each in sorted(results.done.items())], results.failed
+
+
+async def _positions(
+    k: od.Cluster, partitions: Sequence[TopicPartition], at: PositionSpec | AtTime
+) -> Mapping[TopicPartition, Position]:
+    """Return where `at` is in each partition. Raises click.ClickException for one that no broker leads."""
+    positions: dict[TopicPartition, Position] = {}
+    for topic in {partition.topic for partition in partitions}:
+        positions |= await k.positions(topic, at)
+    if missing := [str(partition) for partition in partitions if partition not in positions]:
+        raise click.ClickException(f"no broker leads {', '.join(missing)} now")
+    return positions

@@ -1,0 +1,103 @@
+"""Parts that the commands of administration share: one call of a cluster, changes of configurations, partitions by name."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import TypeVar
+
+import click
+
+import odradek as od
+from odradek.cli.cluster_queries import find_partitions
+from odradek.client.admin import Admin
+from odradek.core.admin import Append, ConfigChange, Subtract
+
+__all__ = [
+    "APPEND",
+    "SUBTRACT",
+    "Rows",
+    "ask",
+    "change_text",
+    "config_changes",
+    "echo_dry_run",
+    "named_partitions",
+    "setting",
+    "topics_or_all",
+]
+
+T = TypeVar("T")
+Rows = list[list[object]]
+APPEND = click.option(
+    "--append", "appended", multiple=True, metavar="NAME=ITEM", help="An item that a list gets (2.3 and later)."
+)
+SUBTRACT = click.option(
+    "--subtract", "subtracted", multiple=True, metavar="NAME=ITEM", help="An item that a list loses (2.3 and later)."
+)
+
+
+def ask(url: str, call: Callable[[Admin], Awaitable[T]]) -> T:
+    """Return what a call of the administration of a cluster returns."""
+
+    async def main() -> T:
+        async with od.connect(url) as k:
+            return await call(k.admin)
+
+    return od.run(main)
+
+
+def echo_dry_run(apply: bool, did: str = "changed") -> None:
+    """Say on standard error that a command has only printed what it would do."""
+    if not apply:
+        click.echo(f"nothing was {did}: add --apply", err=True)
+
+
+def setting(text: str) -> tuple[str, str]:
+    """Return name and value of NAME=VALUE. Raises click.BadParameter."""
+    name, mark, value = text.partition("=")
+    if not mark or not name:
+        raise click.BadParameter(f"{text!r}: expected NAME=VALUE")
+    return name, value
+
+
+def config_changes(
+    settings: Sequence[str], resets: Sequence[str], appended: Sequence[str], subtracted: Sequence[str]
+) -> dict[str, ConfigChange]:
+    """Return the changes of a configuration. Raises click.UsageError if two are about one entry."""
+    changes: list[tuple[str, ConfigChange]] = [setting(text) for text in settings]
+    changes += [(name, None) for name in resets]
+    for texts, kind in ((appended, Append), (subtracted, Subtract)):
+        changes += [(name, kind(item)) for name, item in map(setting, texts)]
+    names = [name for name, _ in changes]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise click.UsageError(f"several changes of {', '.join(sorted(twice))}: one at a time is possible")
+    return dict(changes)
+
+
+def change_text(change: ConfigChange) -> str:
+    """Return what an entry becomes, in words."""
+    match change:
+        case Append(item):
+            return f"+{item}"
+        case Subtract(item):
+            return f"-{item}"
+        case None:
+            return "default"
+        case value:
+            return value
+
+
+async def topics_or_all(k: od.Cluster, names: Collection[str]) -> list[str]:
+    """Return these topics, or all topics of the cluster if there are none of them."""
+    return list(dict.fromkeys(names)) or sorted(await k.topics())
+
+
+async def named_partitions(k: od.Cluster, names: Collection[str]) -> list[od.TopicPartition]:
+    """Return the partitions that are called TOPIC/PARTITION, and those of a TOPIC.
+
+    Raises click.ClickException if there is no such partition.
+    """
+    chosen: list[od.TopicPartition] = []
+    for name in names:
+        topic, _, number = name.partition("/")
+        chosen += await find_partitions(k, topic, number or None)
+    return list(dict.fromkeys(chosen))
