@@ -182,6 +182,9 @@ def test_a_topic_is_altered_by_increments_and_its_records_are_deleted(
             await producer.send_many(topic, [b"x"] * 5, partition=1)
 
     od.run(write)
+    (empty, newest) = odradek("offsets", topic, "--of", "max-timestamp", "--json").rows
+    assert (empty["position"], newest["partition"]) == (None, "1")
+    assert 0 <= newest["position"] < 5 and newest["timestamp"] > 0
     delete = ("topic", "delete-records", f"{topic}/1", "--json")
     planned = [{"topic": topic, "partition": "1", "begins": 0, "will_begin": 3}]
     dry = odradek(*delete, "--before", "3")
@@ -493,6 +496,7 @@ def test_an_open_transaction_is_listed_described_and_aborted(odradek: Run, broke
         ("topic delete-records t", "--before"),
         ("topic delete-records t --before -5", "expected end, a number or @TIME"),
         ("topic delete-records t --before beginning", "expected end, a number or @TIME"),
+        ("offsets t --at -1h --of max-timestamp", "exclude each other"),
         ("acl add -p User:a -o read", "are required"),
         ("acl add -p a -o read -r topic:t", "'a': expected TYPE:NAME"),
         ("acl add -p User:a -o read -r topics:t", "the type must be one of topic, group"),

@@ -1,4 +1,4 @@
-"""Parts that the commands of administration share: one call of a cluster, changes of configurations, partitions by name."""
+"""Parts that the commands of administration share: calls, changes of configurations, partitions by name."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def _read_move(part: Any) -> tuple[od.TopicPartition, Sequence[int]]:
     if len(set(replicas)) < len(replicas):
         raise ValueError("replicas: a broker comes twice")
     if set(part.get("log_dirs") or ()) - {"any"}:
-        raise ValueError("log_dirs: only `any` is possible; Admin.move_replicas moves between directories")
+        raise ValueError("log_dirs: only `any` is possible: kafka-reassign-partitions.sh moves between directories")
     return od.TopicPartition(topic, partition), replicas
 
 
