@@ -54,7 +54,8 @@ def _entry_options(*, several: bool) -> Callable[[Callable[..., int]], Callable[
             "-o",
             multiple=several,
             type=click.Choice(_names(AclOperation), case_sensitive=False),
-            help=f"What they do.{many}",
+            metavar="OPERATION",
+            help=f"What they do: {', '.join(_names(AclOperation))}.{many}",
         ),
         click.option(
             "--resource",

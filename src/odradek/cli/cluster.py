@@ -128,7 +128,7 @@ def features(url: str, levels: Sequence[str], downgrade: bool, unsafe: bool, app
     before, results = od.run(update)
     rows = [[name, _level(before, name), wanted[name]] for name in results.done]
     echo_rows(["feature", "before", "after"], rows, as_lines)
-    echo_dry_run(apply)
+    echo_dry_run(apply or bool(results.failed))
     return echo_failures(results.failed)
 
 

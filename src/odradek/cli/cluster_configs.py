@@ -86,12 +86,13 @@ def _change(
 
     before, altered = od.run(alter)
     rows: Rows = [
-        [_name(number), name, _before(before.done.get(number, {}).get(name), number), change_text(change)]
+        [_name(number), name, _before(entry, number), _after(entry, name, change)]
         for number in altered.done
         for name, change in changes.items()
+        for entry in [before.done.get(number, {}).get(name)]
     ]
     echo_rows(["broker", "entry", "before", "after"], rows, as_lines)
-    echo_dry_run(apply)
+    echo_dry_run(apply or bool(altered.failed))
     return echo_failures(altered.failed)
 
 
@@ -100,3 +101,9 @@ def _before(entry: ConfigEntry | None, number: int | None) -> str | None:
     if entry is None or entry.source is not (ConfigSource.ALL_BROKERS if number is None else ConfigSource.BROKER):
         return "default"
     return _value(entry)
+
+
+def _after(entry: ConfigEntry | None, name: str, change: ConfigChange) -> str:
+    """Return what an entry becomes; a password is not shown, also where brokers do not say yet that it is one."""
+    secret = entry.secret if entry is not None else "password" in name or "jaas" in name
+    return "(secret)" if secret and change is not None else change_text(change)

@@ -128,6 +128,8 @@ def _read_plan(file: TextIO) -> Targets:
         plan = json.load(file)
     except json.JSONDecodeError as error:
         raise od.ConfigError(f"{file.name}:{error.lineno}: not JSON: {error.msg}") from None
+    except UnicodeDecodeError:
+        raise od.ConfigError(f"{file.name}: not JSON: it is not UTF-8") from None
     parts = plan.get("partitions") if isinstance(plan, dict) else None
     if not isinstance(parts, list) or not parts:
         raise od.ConfigError(
@@ -157,8 +159,8 @@ def _read_move(part: Any) -> tuple[od.TopicPartition, Sequence[int]]:
         raise ValueError("replicas: must be a list of ids of brokers")
     if len(set(replicas)) < len(replicas):
         raise ValueError("replicas: a broker comes twice")
-    if set(part.get("log_dirs") or ()) - {"any"}:
-        raise ValueError("log_dirs: only `any` is possible: kafka-reassign-partitions.sh moves between directories")
+    if part.get("log_dirs", "any") not in ("any", ["any"] * len(replicas)):
+        raise ValueError("log_dirs: must be `any` for each: kafka-reassign-partitions.sh moves between directories")
     return od.TopicPartition(topic, partition), replicas
 
 

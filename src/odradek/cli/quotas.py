@@ -164,5 +164,5 @@ def _change(url: str, entity: QuotaEntity, wanted: Mapping[str, float | None], a
     known = before.get(entity, {})
     rows: Rows = [[*_row(entity), name, _whole(known.get(name)), _whole(value)] for name, value in wanted.items()]
     echo_rows([*HEAD, "before", "after"], rows if results.done else [], as_lines)
-    echo_dry_run(apply)
+    echo_dry_run(apply or bool(results.failed))
     return echo_failures(results.failed)
