@@ -39,6 +39,8 @@ def test_all_commands_are_registered() -> None:
         "cat",
         "cluster",
         "demo",
+        "doctor",
+        "explain",
         "group",
         "lag",
         "log",

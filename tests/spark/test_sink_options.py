@@ -103,7 +103,7 @@ def test_options_of_sparks_own_sink_have_their_meaning() -> None:
     other = parse_sink({**options, **own})
     assert (other.compression, other.max_message_bytes) == ("lz4", 1 * MiB)
     assert (other.buffer_bytes, other.deliver_within_s) == (16 * MiB, 60.0)
-    assert parse_sink({**options, "kafka.compression.type": " ZSTD:-5 "}).compression == "zstd:-5"
+    assert parse_sink({**options, "kafka.compression.type": " ZSTD:15 "}).compression == "zstd:15"
 
 
 @pytest.mark.parametrize("name", sorted(SINK_REFUSED_KAFKA))

@@ -19,6 +19,7 @@ from odradek.cli.broker import broker
 from odradek.cli.cat import cat
 from odradek.cli.cluster import cluster
 from odradek.cli.demo.command import demo
+from odradek.cli.doctor import doctor, explain
 from odradek.cli.group import group
 from odradek.cli.lag import lag
 from odradek.cli.log import log
@@ -57,7 +58,7 @@ def cli() -> None:
 
 for command in (
     *(demo, ls, cat, put, offsets, lag, seek, topic, group),
-    *(cluster, acl, users, quotas, transactions),
+    *(doctor, explain, cluster, acl, users, quotas, transactions),
     *(log, broker, pipeline),
 ):
     cli.add_command(command)

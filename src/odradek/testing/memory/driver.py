@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 import anyio
 import anyio.lowlevel
@@ -22,7 +22,7 @@ from odradek.core.interfaces import (
 )
 from odradek.core.kafka.partitioners import Murmur2
 from odradek.core.observer_calls import ObserverCalls
-from odradek.errors import Closed, MessageTooLarge, OdradekError, Rejected
+from odradek.errors import Closed, MessageTooLarge, OdradekError, Rejected, Unsupported
 from odradek.io.observation import ConnectionObservation
 from odradek.testing.memory.admin import MemoryAdmin
 from odradek.testing.memory.broker import MemoryBrokerClient
