@@ -1,5 +1,5 @@
 """A doctor for clusters: `examine` asks a cluster, and reports causes with evidence and remedy; `explain` says in words
-what a cause, an error or an error code of brokers means.
+what a cause, an error or an error code of brokers means::
 
     report = await odradek.doctor.examine("kafka://localhost:9092", group="billing")
     for finding in report.findings:

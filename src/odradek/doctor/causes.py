@@ -193,7 +193,7 @@ choose keys that spread, or process the records of the partition in parallel (`C
 warning consumer-too-slow
 The group processes fewer records than producers write: its lag grows.
 add members, up to the number of partitions, or make the processing faster
-error transaction-open
+warning transaction-open
 A transaction stays open, and holds back all consumers that read committed records only.
 end its producer; if it is gone, `Admin.abort_transaction`
 """

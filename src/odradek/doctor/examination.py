@@ -168,7 +168,8 @@ class _Examination:
         least: dict[str, int] = {}
         with suppress(Unsupported):
             configs = (await k.admin.describe_topic_configs(self._topics)).done if self._topics else {}
-            least = {name: int(entries["min.insync.replicas"].value or 1) for name, entries in configs.items()}
+            entries = {name: each.get("min.insync.replicas") for name, each in configs.items()}
+            least = {name: int(entry.value or 1) for name, entry in entries.items() if entry is not None}
         return partition_findings(list(self._topics.values()), k.driver.metadata.table.brokers, least)
 
     async def _broker_config(self, k: Cluster) -> Iterable[Diagnosis]:
