@@ -6,6 +6,7 @@ import ast
 import inspect
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,11 +17,11 @@ import anyio
 import pytest
 
 import odradek as od
-from odradek.testing import KafkaBroker
 
 PAGE = (Path(__file__).parents[1] / "docs/tutorial.md").read_text("utf-8")
 PROGRAM, WRITE, READ, GROUP, EACH = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 CONSOLE = re.findall(r"^```console\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+PORT_AND_PATH = re.compile(r"(?<=:)\d+|/tmp/.*$")
 ORDERS = [b"first", b"second", b"third", b"4", b"5", b"6"]
 
 
@@ -30,13 +31,22 @@ class Enough(Exception):
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Variables of a shell on a machine with a broker of its own: the names of its topics are those of the page."""
+    """Variables of a shell on a machine with the broker of the page, which ends cleanly."""
     command = tmp_path / "odradek"
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m odradek.cli "$@"\n')
     command.chmod(0o755)
-    path = f"{tmp_path}:{os.environ['PATH']}"
-    with KafkaBroker() as broker:
-        yield {**os.environ, "PATH": path, "ODRADEK_CLUSTER": f"kafka://{broker.bootstrap}"}
+    variables = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    start, printed = next((lines[0], lines[1:]) for block in CONSOLE if len(lines := block.splitlines()) == 3)
+    with subprocess.Popen(start.removeprefix("$ ").split(), stdout=subprocess.PIPE, text=True, env=variables) as broker:
+        assert broker.stdout is not None
+        at, cluster = broker.stdout.readline(), broker.stdout.readline().rstrip()
+        assert re.fullmatch(PORT_AND_PATH.sub(".*", printed[0]), at.rstrip())
+        assert re.fullmatch(PORT_AND_PATH.sub(".*", printed[1]), cluster)
+        directory = Path(at.split()[-1])
+        yield {**variables, "ODRADEK_CLUSTER": cluster.removeprefix("cluster: ")}
+        broker.send_signal(signal.SIGTERM)
+        assert broker.wait(60) == 128 + signal.SIGTERM
+        assert not directory.exists()
 
 
 def run(command: list[str], environment: dict[str, str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -50,8 +51,24 @@ def test_a_broker_ends_with_its_standard_input() -> None:
     assert done.stdout.startswith(b"broker 1 at 127.0.0.1:")
 
 
+def test_a_port_that_is_taken_is_wrong_usage(capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert run(["broker", "--kafka", "4.3.1", "--port", str(port)]) == 2
+        assert f"cannot listen on 127.0.0.1:{port}" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
-    "arguments", [["--set", "nonsense"], ["--set", "no.such.key=1"], ["--zookeeper", "x:1", "--with-zookeeper"]]
+    "arguments",
+    [
+        ["--set", "nonsense"],
+        ["--set", "no.such.key=1"],
+        ["--zookeeper", "x:1", "--with-zookeeper"],
+        ["--kafka", "4.3"],
+        ["--kafka", "4.3.1", "--with-zookeeper"],
+        ["--kafka", "4.3.1", "--log-dir", "x"],
+        ["--kafka", "4.3.1", "--host", "0.0.0.0"],
+    ],
 )
 def test_an_impossible_configuration_is_wrong_usage(arguments: list[str]) -> None:
     assert run(["broker", "--port", "0", *arguments]) == 2

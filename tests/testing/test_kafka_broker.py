@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from odradek.errors import ConfigError, ServerError
 from odradek.testing import KafkaBroker
 from odradek.testing.kafka.releases import KRAFT, NEWEST, ZOOKEEPER, release
 from odradek.testing.kafka.requests import ask
+from odradek.testing.process import reserve_port
 from odradek.wire.kafka.messages.metadata import (
     ApiVersionsRequest,
     MetadataRequest,
@@ -249,3 +251,19 @@ def test_with_other_security_protocols_the_proxy_is_in_front_of_the_first_listen
 def test_a_broker_that_cannot_advertise_another_address_has_no_proxy() -> None:
     with pytest.raises(ConfigError, match=r"proxied: Kafka 0\.8\.0 advertises the address at which it listens"):
         KafkaBroker("0.8.0", proxied=True)
+
+
+def test_the_first_listener_has_the_port_that_was_asked_for() -> None:
+    number, keeper = reserve_port()
+    keeper.close()
+    broker = KafkaBroker(port=number, listeners=("SSL", "PLAINTEXT"))
+    broker.reserve()
+    assert broker.port == number and broker.plaintext_port not in (0, number)
+    with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{number}"), socket.socket() as other:
+        broker.stop()
+        other.bind(("127.0.0.1", number))
+        other.listen()
+        broker.reserve()
+    broker.stop()
+    with pytest.raises(ConfigError, match="that of its proxy"):
+        KafkaBroker(port=number, proxied=True)

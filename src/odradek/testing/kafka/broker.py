@@ -51,6 +51,7 @@ RULES = {
     ),
     "certificate": arguments.choice("valid", "expired", "untrusted", "wrong_host"),
     "proxied": arguments.flag(),
+    "port": arguments.count(0, 65535, "a port"),
     "config": arguments.optional(
         arguments.mapping(arguments.text("the name of a property"), _TEXT, "a mapping of properties")
     ),
@@ -90,7 +91,8 @@ class KafkaBroker(ServerProcess):
         heap: Java's `-Xmx`.
 
     Raises:
-        ConfigError: There is no such version, or it does not have this mode or a listener.
+        ConfigError: There is no such version, or it does not have this mode or a listener. At `start`: the port is
+            taken.
     """
 
     program = "kafka"
@@ -105,6 +107,7 @@ class KafkaBroker(ServerProcess):
         users: Mapping[str, str] | None = None,
         certificate: str = "valid",
         proxied: bool = False,
+        port: int = 0,
         config: Mapping[str, str] | None = None,
         zookeeper: ZooKeeperServer | None = None,
         java: str | os.PathLike[str] | None = None,
@@ -119,6 +122,7 @@ class KafkaBroker(ServerProcess):
             users=users,
             certificate=certificate,
             proxied=proxied,
+            port=port,
             config=config,
             zookeeper=zookeeper,
             java=java,
@@ -131,7 +135,9 @@ class KafkaBroker(ServerProcess):
         if proxied and self.setup.release.number < (0, 8, 1):
             raise ConfigError(f"proxied: Kafka {version} advertises the address at which it listens and no other")
         self._java, self._heap = java, heap
-        self._proxied = proxied
+        if proxied and port:
+            raise ConfigError(f"port={port}: a broker with proxied=True is reached at a free port, that of its proxy")
+        self._proxied, self._port = proxied, port
         self._proxy: FaultProxy | None = None
         self._ports: dict[str, int] = {}
         self._reserved: list[socket.socket] = []
@@ -258,13 +264,19 @@ class KafkaBroker(ServerProcess):
         names = [PLAINTEXT, *self.setup.listeners, *([CONTROLLER] if self.mode == KRAFT else [])]
         for name in (*names, self._proxied_listener) if self._proxied else names:
             if name not in self._ports:
-                self._ports[name], keeper = reserve_port()
+                self._ports[name], keeper = self._reserve(self._port if name == self.setup.listeners[0] else 0)
                 self._reserved.append(keeper)
         if self._proxied and self._proxy is None:
             self._proxy = FaultProxy(LOOPBACK, self._ports[self._proxied_listener])
             self._proxy.start()
         if self.mode == KRAFT:
             self.setup.voters[self.broker_id] = self._ports[CONTROLLER]
+
+    def _reserve(self, port: int) -> tuple[int, socket.socket]:
+        try:
+            return reserve_port(port)
+        except OSError as error:
+            raise ConfigError(f"cannot listen on {self.host}:{port}: {error}") from error
 
     def launch(self) -> None:
         """Start the process without waiting for it."""
