@@ -11,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from odradek.cli.app import cli, run
+from odradek.cli.app import VERBS, cli, run
 from odradek.errors import ConfigError, Unreachable
 
 COMMANDS = sorted(cli.commands)
@@ -54,6 +54,21 @@ def test_all_commands_are_registered() -> None:
         "transactions",
         "users",
     ]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_list_of_commands_has_the_first_sentence_of_each_help(command: str) -> None:
+    text = re.sub(r"\s+", " ", cli.commands[command].help or "")
+    assert VERBS[command][1] == text.partition(". ")[0].removesuffix(".") + "."
+    result = CliRunner().invoke(cli, ["--help"])
+    assert re.search(rf"^  {command} +{re.escape(VERBS[command][1][:20])}", result.output, re.MULTILINE)
+
+
+def test_every_command_is_completed_with_its_help() -> None:
+    items = cli.shell_complete(click.Context(cli), "l")
+    assert [item.value for item in items] == ["lag", "log", "ls"]
+    assert all(item.help and VERBS[item.value][1].startswith(item.help.rstrip(".")) for item in items)
+    assert [item.value for item in cli.shell_complete(click.Context(cli), "--v")] == ["--version"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -105,7 +120,7 @@ def test_an_unexpected_error_is_raised(breaking: list[BaseException]) -> None:
 
 @pytest.mark.parametrize("missing", ["click", "rich"])
 def test_a_missing_package_is_named_with_its_extra(missing: str) -> None:
-    code = f"import sys; sys.modules[{missing!r}] = None; from odradek.cli import main; main(['--version'])"
+    code = f"import sys; sys.modules[{missing!r}] = None; from odradek.cli import main; main(['demo', '--help'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert f"{missing} is not installed" in done.stderr

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from odradek.cli.app import run
+
 from .conftest import Command, Put, jsons
 
 
@@ -59,3 +61,13 @@ def test_following_may_start_with_the_last_messages(cluster: str, put: Put, topi
         put(topic, b"4\n", "-p", "7-0")
         assert process.stdout.read() == b"4\n"
     assert process.returncode == 0
+
+
+def test_a_position_beyond_the_end_is_an_error_and_until_is_a_position(
+    odradek: Command, put: Put, topic: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    put(topic, b"one\ntwo\nthree\n", "-p", "7-0")
+    assert odradek("cat", topic, "-p", "7-0", "--until", "26") == "one\ntwo\n"
+    assert odradek("cat", f"^{topic}$", "--until", "99", "--grep", "o$") == "two\n"
+    assert run(["cat", topic, "-o", "42"]) == 1
+    assert f"{topic}/7-0: 42 is beyond the end, 41" in capfd.readouterr().err

@@ -96,18 +96,18 @@ def test_topics_and_positions_are_listed(
     number = odradek_kafka.broker_id
     assert {"topic": created, "partitions": 2, "brokers": [number]} in jsons(odradek("ls", "--json"))
     _, second = jsons(odradek("ls", created, "--json"))
-    assert (second["partition"], second["broker"], second["latest"], second["records"]) == ("1", number, 3, 3)
-    assert jsons(odradek("offsets", created, "--json"))[1] == {"partition": "1", "earliest": 0, "latest": 3}
-    assert jsons(odradek("offsets", created, "--at", "-1h", "--json"))[1] == {"partition": "1", "position": 0}
+    assert (second["partition"], second["broker"], second["latest"], second["records"]) == (1, number, 3, 3)
+    assert jsons(odradek("offsets", created, "--json"))[1] == {"partition": 1, "earliest": 0, "latest": 3}
+    assert jsons(odradek("offsets", created, "--at", "-1h", "--json"))[1] == {"partition": 1, "position": 0}
 
 
 def test_a_group_reads_lags_seeks_and_goes_back(odradek: Command, put: Write, created: str) -> None:
     group = f"g-{created}"
     put(created, b"1\n2\n3\n4\n", "-p", "0")
     assert odradek("cat", created, "-G", group, "-c", "3") == "1\n2\n3\n"
-    assert jsons(odradek("lag", group, "--json"))[-1] == {"group": group, "lag": 1}
+    assert jsons(odradek("lag", group, "--json"))[-1] == {"group": group, "state": "Empty", "members": 0, "lag": 1}
     dry = jsons(odradek("seek", group, "--to", "beginning", "--json"))
-    assert dry[0] == {"topic": created, "partition": "0", "before": 3, "after": 0, "distance": -3}
+    assert dry[0] == {"topic": created, "partition": 0, "before": 3, "after": 0, "distance": -3}
     assert jsons(odradek("lag", group, "--json"))[-1]["lag"] == 1
     applied = jsons(odradek("seek", group, "--to", "beginning", "--apply", "--json"))
     assert applied[:-1] == dry and jsons(odradek("lag", group, "--json"))[-1]["lag"] == 4

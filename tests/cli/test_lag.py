@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 from click.testing import CliRunner
 
-from odradek.cli.lag import _print
-from odradek.core.admin import PartitionLag
+from odradek.cli.lag import GroupLag, _print
+from odradek.core.admin import GroupDescription, MemberDescription, PartitionLag
 from odradek.types import Position, TopicPartition
 
 from .conftest import Command, Put, jsons
@@ -19,26 +21,33 @@ def test_lag_is_the_distance_from_the_committed_position_to_the_end(odradek: Com
     assert odradek("cat", topic, "-G", group, "-c", "2") == "one\ntwo\n"
     *_, row, total = [r for r in jsons(odradek("lag", group, "--json")) if r.get("partition") != "7-1"]
     assert (row["partition"], row["committed"], row["end"], row["lag"]) == ("7-0", 26, 41, 15)
-    assert total == {"group": group, "lag": 15}
-    assert {"group": group, "lag": 15} in jsons(odradek("lag", "--json"))
-    assert "total 15" in odradek("lag", group)
+    assert total == {"group": group, "state": "Empty", "members": 0, "lag": 15}
+    assert total in jsons(odradek("lag", "--json"))
+    assert "total 15, Empty" in odradek("lag", group)
     odradek("lag", group, "--fail-over", "15")
     odradek("lag", group, "--fail-over", "14", code=1)
     odradek("lag", group, "--fail-over", "14", "--watch", code=1)
 
 
-def test_a_group_is_listed_described_and_moved(odradek: Command, put: Put, topic: str) -> None:
+def test_a_group_is_listed_described_and_moved(odradek: Command, put: Put, topic: str, tmp_path: Path) -> None:
     group = f"g-{topic}"
     put(topic, b"one\ntwo\nthree\n", "-p", "7-0")
     assert odradek("cat", topic, "-G", group, "-c", "2") == "one\ntwo\n"
     assert group in [row["group"] for row in jsons(odradek("group", "list", "--json"))]
-    assert odradek("group", "describe", group).startswith(f"{group}: Empty, zookeeper")
+    assert odradek("group", "describe", group).startswith(f"{group}: Empty, zookeeper, assignor range, lag 15\n")
     (row,) = [r for r in jsons(odradek("seek", group, "--to", "beginning", "--json")) if r["partition"] == "7-0"]
     assert (row["before"], row["after"]) == (26, 0)
     odradek("seek", group, "--to", f"{topic}/7-0=13", "--apply")
     assert odradek("cat", topic, "-G", group, "-c", "1") == "two\n"
     odradek("seek", group, "--to", f"{topic}/7-0=none", "--apply", code=1)
     odradek("seek", group, "--to", f"{topic}/9-9=1", code=1)
+    saved = tmp_path / "positions"
+    saved.write_text(odradek("lag", group, "--json"))
+    odradek("seek", group, "--to", "beginning", "--apply")
+    odradek("seek", group, "--to-file", str(saved), "--apply")
+    odradek("seek", group, "--shift", "-1", code=2)
+    odradek("seek", f"{group}-2", "--to-group", group, "--apply")
+    assert odradek("cat", topic, "-G", f"{group}-2", "-c", "1") == "three\n"
     odradek("group", "delete", group, "--apply", code=1)
     odradek("topic", "create", topic, "-p", "1", "-r", "1", code=1)
 
@@ -48,10 +57,12 @@ def test_lag_shows_the_members_of_a_group_that_runs() -> None:
         TopicPartition("t", 0): PartitionLag(Position(7), Position(10), 3, "m-1"),
         TopicPartition("t", 1): PartitionLag(None, Position(4), 4, None),
     }
-    result = CliRunner().invoke(click.Command("print", callback=lambda: _print({"g": rows}, False, False, clear=False)))
+    member = MemberDescription("m-1", None, "billing", "/10.0.0.1", (TopicPartition("t", 0),))
+    group = GroupLag(rows, GroupDescription("g", "Stable", "classic", "consumer", "range", (member,), None))
+    result = CliRunner().invoke(click.Command("p", callback=lambda: _print({"g": group}, False, False, clear=False)))
     assert result.output.splitlines() == [
-        "topic  partition  committed  end  lag  member",
-        "t      0          7           10    3  m-1",
-        "t      1          -            4    4  -",
-        "total 7",
+        "topic  partition  committed  end  lag  member  client   host",
+        "t              0  7           10    3  m-1     billing  /10.0.0.1",
+        "t              1  -            4    4  -       -        -",
+        "total 7, Stable",
     ]

@@ -7,7 +7,8 @@ import json
 import click
 import pytest
 
-from odradek.cli.output import formatter, json_line, table
+from odradek.cli.json_records import json_line
+from odradek.cli.output import formatter, table
 from odradek.types import Position, Record, TopicPartition
 
 

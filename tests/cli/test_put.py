@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from odradek.cli.put import _LineSplitter
 
-from .conftest import Command, Put
+from .conftest import Command, Put, jsons
 
 
 def test_cat_prints_what_put_wrote(odradek: Command, put_through_pipe: Put, topic: str) -> None:
@@ -26,10 +26,24 @@ def test_cat_prints_what_put_wrote(odradek: Command, put_through_pipe: Put, topi
 def test_put_takes_files_and_prints_the_count_as_json(odradek: Command, put: Put, topic: str, tmp_path: Path) -> None:
     files = [tmp_path / "a", tmp_path / "b"]
     for file in files:
-        file.write_bytes(b"from %s\n" % file.name.encode())
+        file.write_text(json.dumps({"value": f"from {file.name}", "key": "k", "partition": "7-0"}) + "\n")
     done = put(topic, b"", *map(os.fspath, files), "--json", "-z", "snappy").stdout
     assert json.loads(done) == {"topic": topic, "written": 2}
     assert sorted(odradek("cat", "-t", topic).splitlines()) == ["from a", "from b"]
+
+
+def test_what_cat_prints_as_json_becomes_the_same_messages_again(odradek: Command, put: Put, topic: str) -> None:
+    put(topic, b"one\n\xff\n", "-p", "7-1")
+    printed = odradek("cat", topic, "--json")
+    put(f"{topic}-2", printed.encode(), "--json")
+    again = jsons(odradek("cat", f"{topic}-2", "--json"))
+    assert [row | {"topic": topic} for row in again] == jsons(printed)
+    assert [row["partition"] for row in again] == ["7-1", "7-1"]
+
+
+def test_a_partition_without_a_broker_is_that_of_the_only_one(odradek: Command, put: Put, topic: str) -> None:
+    put(topic, b"one\n", "-p", "1")
+    assert odradek("cat", topic, "-p", "7-1") == "one\n"
 
 
 def test_put_stops_at_the_count(odradek: Command, put: Put, topic: str) -> None:

@@ -17,10 +17,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     try:
         from odradek.cli.app import run
+
+        code = run(arguments)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing not in ("click", "rich"):
             raise
         sys.stderr.write(f"odradek: {missing} is not installed; the command needs: pip install 'odradek[cli]'\n")
         sys.exit(2)
-    sys.exit(run(arguments))
+    sys.exit(code)

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import NamedTuple, TypeVar
 
 import click
 
 import odradek as od
-from odradek.client.options import LARGEST_MESSAGE
+from odradek.client.consumer.positions import resolve_positions
+from odradek.client.options import LARGEST_MESSAGE, Isolation
 from odradek.core.admin import Results
 from odradek.core.interfaces import Extent
 from odradek.types import EARLIEST, LATEST, Position, Record, TopicPartition, by_broker
 
-__all__ = ["PartitionExtent", "delete_described", "extents", "find_partitions", "last_records", "message_limit"]
+__all__ = [
+    "PartitionExtent",
+    "beyond_end",
+    "delete_described",
+    "extents",
+    "find_partitions",
+    "find_topics",
+    "last_records",
+    "message_limit",
+]
 
 T = TypeVar("T")
 
@@ -24,6 +35,20 @@ class PartitionExtent(NamedTuple):
 
     earliest: Position
     latest: Position
+
+
+async def find_topics(k: od.Cluster, words: Sequence[str]) -> list[str]:
+    """Return the topics that words name: each is a name, or a regular expression of beginnings, which begins with ^.
+
+    Raises click.ClickException if there are none for an expression.
+    """
+    topics: dict[str, None] = {}
+    for word in words:
+        names = sorted(name for name in await k.topics() if re.match(word, name)) if word[:1] == "^" else [word]
+        if not names:
+            raise click.ClickException(f"{word}: no topic has such a name")
+        topics |= dict.fromkeys(names)
+    return list(topics)
 
 
 async def find_partitions(k: od.Cluster, topic: str, name: str | None = None) -> list[TopicPartition]:
@@ -54,25 +79,37 @@ def message_limit(k: od.Cluster, asked: int | None, default_07: int) -> int:
     return asked or (LARGEST_MESSAGE if k.driver.refuses_batches else default_07)
 
 
+async def beyond_end(k: od.Cluster, positions: Mapping[TopicPartition, object]) -> dict[TopicPartition, Position]:
+    """Return the partitions whose position is beyond the end, with their ends. What is no number is not beyond it."""
+    exact = {p: at for p, at in positions.items() if isinstance(at, int)}
+    ends: dict[TopicPartition, Position] = {}
+    for topic in {partition.topic for partition in exact}:
+        ends |= await k.positions(topic, LATEST)
+    return {p: ends[p] for p, at in exact.items() if p in ends and at > ends[p]}
+
+
 async def last_records(
-    k: od.Cluster, partition: TopicPartition, count: int, max_message_bytes: int
+    k: od.Cluster, partition: TopicPartition, count: int, max_message_bytes: int, isolation: Isolation
 ) -> tuple[list[Record], Position]:
     """Return the last `count` messages of a partition, and the position of its end.
 
-    Logs can only be read forwards, from known boundaries: read range by range, from the last one back.
+    Logs can only be read forwards, from known boundaries: read range by range, from the last one back. Of messages of
+    transactions that were aborted, there may be less.
     """
     logs = k.driver.logs
     extent = (await logs.extents([partition])).get(partition)
     if extent is None:
         raise click.ClickException(f"{partition}: its broker is not registered")
+    if isolation == "read_committed":  # up to the first open transaction: a reader would wait for its end
+        ends, _ = await resolve_positions(k.driver, {partition: LATEST}, read_committed=True)
+        extent = extent._replace(latest=min(extent.latest, ends.get(partition, extent.latest)))
     boundaries = extent.boundaries[::-1] if logs.unit.exact else _boundaries(extent, count)
     ranges: list[list[Record]] = []
     for end, begin in pairwise(boundaries):
         if sum(map(len, ranges)) >= count:
             break
-        async with k.reader(
-            {partition: Position(begin)}, until=Position(end), max_message_bytes=max_message_bytes
-        ) as r:
+        wanted = {partition: Position(begin)}
+        async with k.reader(wanted, until=Position(end), max_message_bytes=max_message_bytes, isolation=isolation) as r:
             ranges.append(await _tail(r, count))
     records = list(chain.from_iterable(reversed(ranges)))
     return records[-count:] if count else [], Position(extent.latest)

@@ -8,11 +8,15 @@ import click
 
 import odradek as od
 from odradek.cli.cluster_queries import delete_described
+from odradek.cli.lag import GroupLag
 from odradek.cli.options import APPLY, JSON, clustered, examples
-from odradek.cli.output import echo_failures, echo_rows
+from odradek.cli.output import echo_failures, echo_json, echo_rows
 from odradek.core.admin import GroupDescription, Results
 
 __all__ = ["group"]
+
+WITH_POSITIONS = ("classic", "consumer", "zookeeper")
+"""Types of groups that commit positions."""
 
 
 @click.group(
@@ -45,22 +49,30 @@ def list_groups(url: str, as_lines: bool) -> int:
 @JSON
 @clustered
 def describe(url: str, name: str, as_lines: bool) -> int:
-    """Print the members of GROUP and the partitions that each owns."""
+    """Print the members of GROUP, the partitions that each owns, and its lag on them."""
 
-    async def main() -> GroupDescription:
+    async def main() -> tuple[GroupDescription, GroupLag | None]:
         async with od.connect(url) as k:
-            return (await k.admin.describe_groups(name)).check()[name]
+            described = (await k.admin.describe_groups(name)).check()[name]
+            has_positions = described.type in WITH_POSITIONS
+            return described, GroupLag(await k.admin.lag(name), described) if has_positions else None
 
-    described = od.run(main)
-    rows: list[list[object]] = [
-        [each.member_id, each.client_id or None, each.host or None, [str(partition) for partition in each.partitions]]
-        for each in described.members
-    ]
+    described, lag = od.run(main)
+    known = lag if lag and lag.rows else None
+    rows: list[list[object]] = []
+    for each in described.members:
+        owned = [str(partition) for partition in each.partitions]
+        behind = known and known.of_member(each.member_id)
+        rows.append([each.member_id, each.client_id or None, each.host or None, owned, behind])
+    coordinator, total = described.coordinator and described.coordinator.address, known and known.total
     if not as_lines:
-        coordinator = f", coordinator {described.coordinator.address}" if described.coordinator else ""
-        assignor = f", assignor {described.assignor}" if described.assignor else ""
-        click.echo(f"{name}: {described.state}, {described.type}{assignor}{coordinator}")
-    echo_rows(["member", "client", "host", "partitions"], rows, as_lines)
+        facts = {"assignor": described.assignor, "coordinator": coordinator, "lag": total}
+        more = "".join(f", {fact} {value}" for fact, value in facts.items() if value not in (None, ""))
+        click.echo(f"{name}: {described.state}, {described.type}{more}")
+    echo_rows(["member", "client", "host", "partitions", "lag"], rows, as_lines)
+    if as_lines:
+        group = {"group": name, "state": described.state, "type": described.type, "assignor": described.assignor}
+        echo_json({**group, "coordinator": coordinator, "members": len(rows), "lag": total})
     return 0
 
 

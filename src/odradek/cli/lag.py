@@ -3,23 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from typing import NamedTuple
 
 import anyio
 import click
 
 import odradek as od
+from odradek.cli.json_records import partition_id
 from odradek.cli.options import JSON, clustered, examples
 from odradek.cli.output import echo_json, table
-from odradek.core.admin import PartitionLag
+from odradek.core.admin import GroupDescription, MemberDescription, PartitionLag
 from odradek.types import TopicPartition
 
-__all__ = ["lag"]
+__all__ = ["GroupLag", "lag"]
 
 WATCH_SECONDS = 2.0
 
 
-Lags = Mapping[str, Mapping[TopicPartition, PartitionLag]]
+class GroupLag(NamedTuple):
+    """The lag of a group.
+
+    Args:
+        rows: Its partitions.
+        described: The group; None: the cluster does not describe groups.
+    """
+
+    rows: Mapping[TopicPartition, PartitionLag]
+    described: GroupDescription | None
+
+    @property
+    def total(self) -> int:
+        """The sum of all partitions."""
+        return sum(row.lag for row in self.rows.values())
+
+    def of_member(self, member_id: str) -> int:
+        """Return the lag of the partitions of one member."""
+        return sum(row.lag for row in self.rows.values() if row.member == member_id)
+
+    def member(self, row: PartitionLag) -> MemberDescription | None:
+        """Return the member that has a partition."""
+        members = () if self.described is None else self.described.members
+        return next((each for each in members if each.member_id == row.member), None)
+
+    @property
+    def state(self) -> dict[str, object]:
+        """The state of the group and the number of its members; None: not known."""
+        if self.described is None:
+            return {"state": None, "members": None}
+        return {"state": self.described.state, "members": len(self.described.members)}
+
+
+Lags = Mapping[str, GroupLag]
 
 
 @click.command(
@@ -28,6 +62,7 @@ Lags = Mapping[str, Mapping[TopicPartition, PartitionLag]]
         "odradek lag billing",
         "odradek lag billing --watch",
         "odradek lag billing --fail-over 1000000 || page-on-call",
+        "odradek lag billing --json > positions.json",
     )
 )
 @click.argument("group", required=False)
@@ -36,7 +71,11 @@ Lags = Mapping[str, Mapping[TopicPartition, PartitionLag]]
 @JSON
 @clustered
 def lag(url: str, group: str | None, watch: bool, fail_over: int | None, as_lines: bool) -> int:
-    """Print the lag of GROUP on each partition (in messages; in Kafka 0.7: bytes), or the total of every group."""
+    """Print the lag of GROUP on each partition (in messages; in Kafka 0.7: bytes), or the total of every group.
+
+    It names the member that has each partition, its client and host, and the state of the group. What --json prints of
+    GROUP can be restored by `odradek seek --to-file`.
+    """
     return od.run(_lag, url, group, watch, fail_over, as_lines)
 
 
@@ -44,55 +83,79 @@ async def _lag(url: str, group: str | None, watch: bool, limit: int | None, as_l
     async with od.connect(url) as k:
         while True:
             groups = [group] if group is not None else await k.driver.groups()
-            lags = {name: await k.admin.lag(name) for name in groups}
-            if group is not None and not lags[group]:
+            lags = {name: await _group_lag(k, name) for name in groups}
+            if group is not None and not lags[group].rows:
                 raise click.ClickException(f"{group}: this group has no committed positions")
             _print(lags, group is None, as_lines, clear=watch)
             _warn(lags)
-            if limit is not None and any(total > limit for total in _totals(lags).values()):
+            if limit is not None and any(each.total > limit for each in lags.values()):
                 return 1
             if not watch:
                 return 0
             await anyio.sleep(WATCH_SECONDS)
 
 
+async def _group_lag(k: od.Cluster, group: str) -> GroupLag:
+    rows = await k.admin.lag(group)
+    try:
+        described = (await k.admin.describe_groups(group)).done.get(group)
+    except od.Unsupported:
+        described = None
+    return GroupLag(rows, described)
+
+
 def _warn(lags: Lags) -> None:
-    for group, rows in lags.items():
-        for partition, row in rows.items():
+    for group, each in lags.items():
+        for partition, row in each.rows.items():
             if row.committed is not None and row.committed > row.end:
                 click.echo(f"{group}: {partition}: {row.committed} is beyond the end, {row.end}", err=True)
 
 
-def _totals(lags: Lags) -> dict[str, int]:
-    """Return the lag of each group that has positions."""
-    return {group: sum(row.lag for row in rows.values()) for group, rows in lags.items() if rows}
-
-
 def _print(lags: Lags, totals_only: bool, as_lines: bool, *, clear: bool) -> None:
-    totals = _totals(lags)
+    totals = {group: each for group, each in lags.items() if each.rows}
     if as_lines:
-        for group, rows in {} if totals_only else lags.items():
-            for p, row in rows.items():
-                echo_json({"group": group, "topic": p.topic, "partition": p.name, **asdict(row)})
-        for group, total in totals.items():
-            echo_json({"group": group, "lag": total})
+        for group, each in {} if totals_only else totals.items():
+            for row in _rows(each):
+                echo_json({"group": group, **row})
+        for group, each in totals.items():
+            echo_json({"group": group, **each.state, "lag": each.total})
         return
     if clear:
         click.clear()  # does nothing unless standard output is a terminal
     if totals_only:
-        click.echo(table(["group", "lag"], list(totals.items())))
+        lines = [[group, *map(_or_dash, each.state.values()), each.total] for group, each in totals.items()]
+        click.echo(table(["group", "state", "members", "lag"], lines))
         return
-    for rows in lags.values():
-        _print_partitions(rows)
-    click.echo(f"total {sum(totals.values())}")
+    for each in totals.values():
+        _print_partitions(each)
 
 
-def _print_partitions(rows: Mapping[TopicPartition, PartitionLag]) -> None:
+def _rows(group: GroupLag) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    for partition, row in group.rows.items():
+        member = group.member(row)
+        rows.append(
+            {
+                "topic": partition.topic,
+                "partition": partition_id(partition),
+                "committed": row.committed,
+                "end": row.end,
+                "lag": row.lag,
+                "member": row.member,
+                "client": None if member is None else member.client_id,
+                "host": None if member is None else member.host,
+            }
+        )
+    return rows
+
+
+def _print_partitions(group: GroupLag) -> None:
     """Print the partitions of one group, with its members if it has any."""
-    head = ["topic", "partition", "committed", "end", "lag", "member"]
-    lines = [[p.topic, p.name, _or_dash(r.committed), r.end, r.lag, _or_dash(r.member)] for p, r in rows.items()]
-    shown = len(head) if any(row.member for row in rows.values()) else len(head) - 1
-    click.echo(table(head[:shown], [line[:shown] for line in lines]))
+    rows = _rows(group)
+    head = [*rows[0]][: None if any(row["member"] for row in rows) else 5]
+    click.echo(table(head, [[_or_dash(row[name]) for name in head] for row in rows]))
+    state = "" if group.described is None else f", {group.described.state}"
+    click.echo(f"total {group.total}{state}")
 
 
 def _or_dash(value: object) -> object:

@@ -12,9 +12,10 @@ import click
 import odradek as od
 from odradek import segments
 from odradek.cli.arrow_output import OUTPUT, write_tables
+from odradek.cli.json_records import json_line
 from odradek.cli.log_rows import HEAD, dump_batches, epochs_of, log_row
 from odradek.cli.options import COUNT, FORMAT, JSON, QUIET, examples
-from odradek.cli.output import Render, as_json, echo_rows, formatter, json_line, progress
+from odradek.cli.output import Render, as_json, echo_rows, formatter, progress
 from odradek.segments import KafkaLog, LogCheckResult, SegmentedLog
 
 if TYPE_CHECKING:

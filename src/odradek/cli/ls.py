@@ -6,6 +6,7 @@ import click
 
 import odradek as od
 from odradek.cli.cluster_queries import extents, find_partitions
+from odradek.cli.json_records import partition_id
 from odradek.cli.options import JSON, clustered, examples
 from odradek.cli.output import echo_rows
 
@@ -52,5 +53,5 @@ async def _partitions(url: str, topic: str) -> tuple[str, list[list[object]]]:
             broker = _leader(k, p)
             extent = known.get(p)
             ends = [extent.earliest, extent.latest, extent.latest - extent.earliest] if extent else [None, None, None]
-            rows.append([p.name, broker.id if broker else None, broker.address if broker else None, *ends])
+            rows.append([partition_id(p), broker.id if broker else None, broker.address if broker else None, *ends])
         return k.driver.logs.unit.name, rows

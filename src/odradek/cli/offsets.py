@@ -6,6 +6,7 @@ import click
 
 import odradek as od
 from odradek.cli.cluster_queries import extents, find_partitions
+from odradek.cli.json_records import partition_id
 from odradek.cli.options import JSON, clustered, examples, moment
 from odradek.cli.output import echo_failures, echo_rows
 from odradek.core.admin import OffsetListing, OffsetSpec, Results
@@ -64,6 +65,6 @@ async def _offsets(url: str, topic: str, time: od.AtTime | None) -> list[list[ob
         partitions = await find_partitions(k, topic)
         if time is not None:
             positions = await k.positions(topic, time)
-            return [[p.name, positions.get(p)] for p in partitions]
+            return [[partition_id(p), positions.get(p)] for p in partitions]
         known = await extents(k, topic)
-        return [[p.name, *known.get(p, (None, None))] for p in partitions]
+        return [[partition_id(p), *known.get(p, (None, None))] for p in partitions]

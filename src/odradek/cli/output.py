@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import sys
@@ -24,7 +23,6 @@ __all__ = [
     "echo_rows",
     "formatter",
     "iso_time",
-    "json_line",
     "progress",
     "table",
     "unescape",
@@ -34,12 +32,9 @@ Render = Callable[[Record], bytes]
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 _FIELDS: dict[str, Render] = {
     "%": lambda _: b"%",
-    "s": lambda r: r.value or b"",
     "S": lambda r: b"%d" % _size(r.value),
     "R": lambda r: _size(r.value).to_bytes(4, "big", signed=True),
-    "k": lambda r: r.key or b"",
     "K": lambda r: b"%d" % _size(r.key),
-    "h": lambda r: b",".join([b"%s=%s" % (name.encode(), b"NULL" if v is None else v) for name, v in r.headers]),
     "T": lambda r: b"%d" % (-1 if r.timestamp is None else r.timestamp),
     "t": lambda r: r.topic.encode(),
     "p": lambda r: r.partition.name.encode(),
@@ -49,11 +44,17 @@ _FIELDS: dict[str, Render] = {
 }
 
 
-_WITH_NULL: dict[str, Render] = {
-    "s": lambda r: b"NULL" if r.value is None else r.value,
-    "k": lambda r: b"NULL" if r.key is None else r.key,
-}
-"""The fields that differ where null is printed as NULL."""
+def _contents(encode: Callable[[bytes], bytes], null: bytes) -> dict[str, Render]:
+    """Return the fields that are contents of a record."""
+
+    def text(value: bytes | None, null: bytes) -> bytes:
+        return null if value is None else encode(value)
+
+    return {
+        "s": lambda r: text(r.value, null),
+        "k": lambda r: text(r.key, null),
+        "h": lambda r: b",".join([b"%s=%s" % (name.encode(), text(value, b"NULL")) for name, value in r.headers]),
+    }
 
 
 def _size(value: bytes | None) -> int:
@@ -70,17 +71,18 @@ def unescape(text: str) -> str:
     return re.sub(r"\\(x[0-9a-fA-F]{2}|[ntr0\\])", one, text)
 
 
-def formatter(text: str, *, show_null: bool = False) -> Render:
+def formatter(text: str, *, show_null: bool = False, encode: Callable[[bytes], bytes] = bytes) -> Render:
     """Make a function that renders a record in the format `text` (kcat's -f).
 
     Args:
         text: The format.
         show_null: Render a value or key that is null as NULL (kcat's -Z), not as nothing.
+        encode: Makes of keys, values and headers what is printed.
 
     Raises:
         click.BadParameter: A % is followed by an unknown letter.
     """
-    fields = _FIELDS | _WITH_NULL if show_null else _FIELDS
+    fields = _FIELDS | _contents(encode, b"NULL" if show_null else b"")
     parts: list[Render] = []
     for part in re.findall(r"%.?|[^%]+", unescape(text), re.DOTALL):
         parts.append(_field(part[1:], fields) if part.startswith("%") else _constant(part.encode()))
@@ -95,33 +97,6 @@ def _field(letter: str, fields: dict[str, Render]) -> Render:
     if letter not in fields:
         raise click.BadParameter(f"%{letter}: unknown field; choose from {' '.join('%' + known for known in fields)}")
     return fields[letter]
-
-
-def json_line(record: Record) -> bytes:
-    """Return a record as a JSON object on a line of its own; a value or key that is not UTF-8 is in base64."""
-    fields: dict[str, Any] = {
-        "topic": record.topic,
-        "partition": record.partition.name,
-        "position": record.position,
-        "next_position": record.next_position,
-        "inner_index": record.inner_index,
-    }
-    if record.timestamp is not None:
-        fields["timestamp"] = record.timestamp
-    if record.headers:
-        fields["headers"] = [{"name": name, **_text("value", value)} for name, value in record.headers]
-    if record.key is not None:
-        fields |= _text("key", record.key)
-    return as_json(fields | _text("value", record.value)).encode() + b"\n"
-
-
-def _text(name: str, value: bytes | None) -> dict[str, str | None]:
-    if value is None:
-        return {name: None}
-    try:
-        return {name: value.decode()}
-    except UnicodeDecodeError:
-        return {name + "_base64": base64.b64encode(value).decode()}
 
 
 def as_json(value: Any) -> str:

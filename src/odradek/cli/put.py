@@ -16,9 +16,10 @@ import click
 
 import odradek as od
 from odradek.cli.cluster_queries import find_partitions, message_limit
-from odradek.cli.options import COUNT, JSON, MAX_MESSAGE, QUIET, TOPIC, clustered, examples, one_topic
+from odradek.cli.json_records import parse_line
+from odradek.cli.options import COUNT, MAX_MESSAGE, QUIET, TOPIC, clustered, examples, one_topic
 from odradek.cli.output import echo_json, progress, unescape
-from odradek.client.options import Compression
+from odradek.client.options import Acks, Compression
 
 __all__ = ["put"]
 
@@ -33,6 +34,7 @@ READ_BYTES = 1 << 18
         "odradek put blobs -D '\\0' < blobs.bin",
         "echo customer-7: | odradek put profiles -K : -Z",
         "echo hello | odradek put greetings -k me -H language=en",
+        "odradek cat orders --json | odradek put orders-copy --json",
     )
 )
 @click.argument("words", nargs=-1, metavar="TOPIC [FILE]...")
@@ -50,9 +52,23 @@ READ_BYTES = 1 << 18
     metavar="NAME[:LEVEL]",
     help="none (default), gzip, snappy, lz4 or zstd; gzip:9 for a level.",
 )
+@click.option(
+    "--acks",
+    type=click.Choice(["all", "1", "0"]),
+    default="all",
+    show_default=True,
+    help="When a message is confirmed: when all replicas in sync have it, when its leader has it, or without waiting.",
+)
 @COUNT
 @MAX_MESSAGE
-@JSON
+@click.option(
+    "--json",
+    "-J",
+    "as_lines",
+    is_flag=True,
+    help="Read lines of JSON as `odradek cat --json` prints them, with key, headers, timestamp and partition; print "
+    "the count as JSON.",
+)
 @QUIET
 @clustered
 def put(
@@ -66,6 +82,7 @@ def put(
     headers: tuple[str, ...],
     empty_is_null: bool,
     compression: Compression,
+    acks: str,
     count: int | None,
     max_message_bytes: int | None,
     as_lines: bool,
@@ -73,7 +90,9 @@ def put(
 ) -> int:
     """Write the lines of FILEs, or of standard input, to TOPIC.
 
-    Headers are stored from Kafka 0.11 on, keys and null values from 0.8 on. In 0.7 a key only chooses the partition.
+    Headers are stored from Kafka 0.11 on, timestamps from 0.10 on, keys and null values from 0.8 on. In 0.7 a key only
+    chooses the partition. With --json, what `odradek cat --json` has printed becomes the same messages again, in the
+    partitions of the same numbers, or in the one of -p; a line whose `partition` was removed goes where its key says.
 
     Returns when every message is confirmed; otherwise the exit code is 1 and the error says which messages are not.
     """
@@ -83,14 +102,12 @@ def put(
         raise click.UsageError("--key and --key-separator exclude each other")
     if not delimiter:
         raise click.BadParameter("--delimiter needs a text")
-    parse = _LineParser(
-        unescape(key_separator or "").encode(),
-        None if key is None else key.encode(),
-        tuple(_header(text) for text in headers),
-        empty_is_null,
-    ).parse
+    if as_lines and (key is not None or key_separator or headers or empty_is_null or delimiter != "\\n"):
+        raise click.UsageError("--json has keys, headers and nulls itself: it excludes -k, -K, -H, -Z and -D")
+    parse = _JsonParser().parse if as_lines else _line_parser(key_separator, key, headers, empty_is_null).parse
     rows = _rows(files, unescape(delimiter).encode(), count, quiet)
-    written = od.run(_put, url, topic, partition, compression, max_message_bytes, rows, parse)
+    options = _WriteOptions(compression, "all" if acks == "all" else 1 if acks == "1" else 0, max_message_bytes)
+    written = od.run(_put, url, topic, partition, options, rows, parse)
     if as_lines:
         echo_json({"topic": topic, "written": written})
     elif not quiet:
@@ -99,40 +116,76 @@ def put(
 
 
 Rows = AsyncIterator[list[bytes]]
+Parsed = tuple[od.ProducerRecord, str | None]
+"""A record and the name of its partition."""
+
+
+class _WriteOptions(NamedTuple):
+    """Options of the producer."""
+
+    compression: Compression
+    acks: Acks
+    max_message_bytes: int | None
+
+    def producer(self, k: od.Cluster) -> od.Producer:
+        """Return the producer."""
+        limit = message_limit(k, self.max_message_bytes, 1_000_000)
+        space = limit + 64 * od.MiB
+        return k.producer(compression=self.compression, acks=self.acks, max_message_bytes=limit, buffer_bytes=space)
 
 
 async def _put(
     url: str,
     topic: str,
     partition: str | None,
-    compression: Compression,
-    max_message_bytes: int | None,
+    options: _WriteOptions,
     chunks: Rows,
-    parse: Callable[[bytes], od.ProducerRecord],
+    parse: Callable[[bytes], Parsed | None],
 ) -> int:
-    async with od.connect(url) as k:
-        limit = message_limit(k, max_message_bytes, 1_000_000)
-        space = limit + 64 * od.MiB
-        async with k.producer(compression=compression, max_message_bytes=limit, buffer_bytes=space) as out:
-            target = None if partition is None else await _target(k, topic, partition)
-            async for rows in chunks:
-                for row in rows:
-                    value, key, headers, _ = parse(row)
-                    await out.put(topic, value, key=key, partition=target, headers=headers)
-                if out.failures:
-                    break  # leaving the producer's block raises an error that names all failures
+    targets: dict[str | None, od.TopicPartition | None] = {None: None}
+    async with od.connect(url) as k, options.producer(k) as out:
+        async for rows in chunks:
+            for record, own in filter(None, map(parse, rows)):
+                name = own if partition is None else partition
+                if name not in targets:
+                    targets[name] = await _target(k, topic, str(name))
+                value, key, headers, timestamp = record
+                target = targets[name]
+                await out.put(topic, value, key=key, partition=target, headers=headers, timestamp=timestamp)
+            if out.failures:
+                break  # leaving the producer's block raises an error that names all failures
     return out.statistics().written
 
 
 async def _target(k: od.Cluster, topic: str, name: str) -> od.TopicPartition:
-    """Return the partition of that name. One with a broker need not exist yet: writing to it creates it."""
+    """Return the partition of that name. Writing to one of a topic that does not exist creates the topic; so does one
+    with a broker."""
     if k.driver.logs.names_brokers and (match := re.fullmatch(r"(\d+)-(\d+)", name)):
         return od.TopicPartition(topic, int(match[2]), int(match[1]))
-    partitions = await find_partitions(k, topic, name)
+    if name.isdecimal() and not await k.partitions(topic):
+        brokers = k.driver.metadata.table.brokers if k.driver.logs.names_brokers else [-1]
+        partitions = [od.TopicPartition(topic, int(name), broker) for broker in brokers]
+    else:
+        partitions = await find_partitions(k, topic, name)
     if len(partitions) > 1:
         names = ", ".join(p.name for p in partitions)
         raise click.UsageError(f"several brokers have a partition {name}; choose from {names}")
     return partitions[0]
+
+
+class _JsonParser:
+    """Makes records of lines of JSON."""
+
+    def __init__(self) -> None:
+        self._line = 0
+
+    def parse(self, line: bytes) -> Parsed | None:
+        """Return the record of a line and its partition; None: the line is empty. Raises click.UsageError."""
+        self._line += 1
+        try:
+            return parse_line(line) if line.strip() else None
+        except (ValueError, RecursionError) as error:
+            raise click.UsageError(f"line {self._line}: {error}; neither it nor what follows is written") from None
 
 
 class _LineParser(NamedTuple):
@@ -150,14 +203,21 @@ class _LineParser(NamedTuple):
     headers: tuple[tuple[str, bytes], ...]
     empty_is_null: bool
 
-    def parse(self, line: bytes) -> od.ProducerRecord:
+    def parse(self, line: bytes) -> Parsed:
         """Return the record of a line."""
         key, value = self.key, line
         if self.separator and self.separator in line:
             key, _, value = line.partition(self.separator)
         if self.empty_is_null:
-            return od.ProducerRecord(value or None, key or None, self.headers)
-        return od.ProducerRecord(value, key, self.headers)
+            return od.ProducerRecord(value or None, key or None, self.headers), None
+        return od.ProducerRecord(value, key, self.headers), None
+
+
+def _line_parser(
+    key_separator: str | None, key: str | None, headers: Sequence[str], empty_is_null: bool
+) -> _LineParser:
+    separator, pairs = unescape(key_separator or "").encode(), tuple(_header(text) for text in headers)
+    return _LineParser(separator, None if key is None else key.encode(), pairs, empty_is_null)
 
 
 def _header(text: str) -> tuple[str, bytes]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
+from typing import TextIO
 
 import click
 
 import odradek as od
-from odradek.cli.cluster_queries import find_partitions
+from odradek.cli.cluster_queries import beyond_end, extents, find_partitions
+from odradek.cli.json_records import partition_id
 from odradek.cli.options import APPLY, JSON, Last, clustered, examples, start_position
 from odradek.cli.output import echo_failures, echo_json, echo_rows
 from odradek.core.admin import PositionChange
-from odradek.types import LATEST, Position, StartPosition, TopicPartition
+from odradek.types import Position, StartPosition, TopicPartition
 
 __all__ = ["seek"]
 
@@ -21,6 +25,9 @@ NO_POSITION = "none"
 
 Targets = Mapping[str, StartPosition | None]
 """Partition, as `TOPIC/PARTITION` -> its position; None: none."""
+Wanted = Mapping[TopicPartition, StartPosition | None]
+Find = Callable[[od.Cluster], Awaitable[Wanted]]
+"""Finds out where a group is to continue."""
 
 
 @click.command(
@@ -29,14 +36,30 @@ Targets = Mapping[str, StartPosition | None]
         "odradek seek billing --to @-1h --topic orders --apply",
         "odradek seek billing --to orders/0=4096,orders/1=none --apply",
         "odradek seek billing --to end --json",
+        "odradek seek billing --shift -100 --apply",
+        "odradek seek billing --to-group billing-v1 --apply",
+        "odradek lag billing --json > positions.json && odradek seek billing --to-file positions.json --apply",
     )
 )
 @click.argument("group")
 @click.option(
     "--to",
-    required=True,
     metavar="POSITION",
     help="beginning, end, a number, @TIME, none (delete the position), or TOPIC/PARTITION=POSITION,...",
+)
+@click.option(
+    "--shift",
+    type=int,
+    metavar="N",
+    help="N messages on, or back if N is negative, from what is committed, at most to the end or the oldest (0.8 on).",
+)
+@click.option("--to-group", "other", metavar="GROUP", help="To the positions of this group, where it has some.")
+@click.option(
+    "--to-file",
+    "file",
+    type=click.File(encoding="utf-8"),
+    metavar="FILE",
+    help="To the positions in this file, which `odradek lag GROUP --json` has printed; - is standard input.",
 )
 @click.option(
     "--topic",
@@ -50,18 +73,39 @@ Targets = Mapping[str, StartPosition | None]
 @APPLY
 @JSON
 @clustered
-def seek(url: str, group: str, to: str, topics: tuple[str, ...], force: bool, apply: bool, as_lines: bool) -> int:
+def seek(
+    url: str,
+    group: str,
+    to: str | None,
+    shift: int | None,
+    other: str | None,
+    file: TextIO | None,
+    topics: tuple[str, ...],
+    force: bool,
+    apply: bool,
+    as_lines: bool,
+) -> int:
     """Change the positions that GROUP has committed, on all partitions of the topics it has read.
 
     Without --apply, print what would change. With it, print the command that undoes the change as well. The group must
     have no members meanwhile: they would commit over it. A position beyond the end is refused without --force: no log
     has it, so the next consumer would begin where its own settings say (`reset`, auto.offset.reset).
     """
-    targets = _targets(to) if "=" in to else None
+    if sum(each is not None for each in (to, shift, other, file)) != 1:
+        raise click.UsageError("exactly one of --to, --shift, --to-group and --to-file is required")
+    targets = _file_targets(file) if file is not None else _targets(to) if to is not None and "=" in to else None
     if targets is not None and topics:
-        raise click.UsageError("--topic cannot be combined with --to TOPIC/PARTITION=POSITION")
-    everywhere = _position(to) if targets is None else None
-    changes, failed = od.run(_seek, url, group, targets, everywhere, topics, force, apply)
+        raise click.UsageError("--topic cannot be combined with --to TOPIC/PARTITION=POSITION and --to-file")
+    find: Find
+    if targets is not None:
+        find = partial(_find_targets, targets=targets)
+    elif shift is not None:
+        find = partial(_shifted, group=group, topics=topics, distance=shift)
+    elif other is not None:
+        find = partial(_committed, group=other, topics=topics)
+    else:
+        find = partial(_everywhere, group=group, topics=topics, position=_position(to or ""))
+    changes, failed = od.run(_seek, url, group, find, force, apply)
     _print(changes, as_lines)
     if apply and changes:
         undo = _undo(group, changes)
@@ -90,36 +134,66 @@ def _targets(text: str) -> Targets:
     return targets
 
 
+def _file_targets(file: TextIO) -> Targets:
+    """Return the positions that `odradek lag GROUP --json` has printed. Lines without a topic are totals."""
+    targets: dict[str, StartPosition | None] = {}
+    groups = set()
+    for number, line in enumerate(file, 1):
+        try:
+            row = json.loads(line)
+            if "topic" in row:
+                position = row["committed"]
+                if position is not None and (type(position) is not int or position < 0):
+                    raise ValueError(f"{position!r} is no position")
+                targets[f"{row['topic']}/{row['partition']}"] = position
+                groups.add(row.get("group"))
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            why = f"line {number} is not from `odradek lag GROUP --json`: {error!r}"
+            raise click.BadParameter(why, param_hint="--to-file") from None
+    if len(groups) != 1:
+        raise click.BadParameter("it must have the positions of one group", param_hint="--to-file")
+    return targets
+
+
 async def _seek(
-    url: str,
-    group: str,
-    targets: Targets | None,
-    everywhere: StartPosition | None,
-    topics: Collection[str],
-    force: bool,
-    apply: bool,
+    url: str, group: str, find: Find, force: bool, apply: bool
 ) -> tuple[Mapping[TopicPartition, PositionChange], Mapping[TopicPartition, od.OdradekError]]:
     async with od.connect(url) as k:
-        if targets is None:
-            wanted = dict.fromkeys(await _partitions(k, group, topics), everywhere)
-        else:
-            wanted = {await _named(k, name): position for name, position in targets.items()}
-        if not force:
-            await _refuse_beyond_end(k, wanted)
+        wanted = await find(k)
+        for partition, end in ({} if force else await beyond_end(k, wanted)).items():
+            raise click.ClickException(
+                f"{partition}: {wanted[partition]} is beyond the end, {end}: the group would continue where the "
+                "settings of its next consumer say; --force commits it nevertheless"
+            )
         results = await k.admin.reset_positions(group, wanted, dry_run=not apply)
     return {p: results.done[p] for p in sorted(results.done)}, results.failed
 
 
-async def _refuse_beyond_end(k: od.Cluster, wanted: Mapping[TopicPartition, StartPosition | None]) -> None:
-    exact = {p: at for p, at in wanted.items() if isinstance(at, int)}
-    for topic in {partition.topic for partition in exact}:
-        ends = await k.positions(topic, LATEST)
-        for partition in exact.keys() & ends.keys():
-            if exact[partition] > ends[partition]:
-                raise click.ClickException(
-                    f"{partition}: {exact[partition]} is beyond the end, {ends[partition]}: the group would continue "
-                    "where the settings of its next consumer say; --force commits it nevertheless"
-                )
+async def _find_targets(k: od.Cluster, targets: Targets) -> Wanted:
+    return {await _named(k, name): position for name, position in targets.items()}
+
+
+async def _everywhere(k: od.Cluster, group: str, topics: Collection[str], position: StartPosition | None) -> Wanted:
+    return dict.fromkeys(await _partitions(k, group, topics), position)
+
+
+async def _committed(k: od.Cluster, group: str, topics: Collection[str]) -> Mapping[TopicPartition, Position]:
+    """Return what a group has committed in these topics; none: in all."""
+    positions = await k.admin.group_positions(group)
+    chosen = {p: at for p, at in positions.items() if not topics or p.topic in topics}
+    if not chosen:
+        raise click.ClickException(f"{group}: this group has no committed positions{' in these topics' * bool(topics)}")
+    return chosen
+
+
+async def _shifted(k: od.Cluster, group: str, topics: Collection[str], distance: int) -> Wanted:
+    """Return the positions of a group, so many messages further on, within the logs."""
+    if k.driver.logs.unit.exact:
+        raise click.UsageError("--shift counts messages, and positions of Kafka 0.7 are bytes: use --to")
+    committed = await _committed(k, group, topics)
+    known = {p: extent for topic in {p.topic for p in committed} for p, extent in (await extents(k, topic)).items()}
+    shifted = {p: max(at + distance, known[p].earliest) for p, at in committed.items() if p in known}
+    return {p: Position(min(at, known[p].latest)) for p, at in shifted.items()}
 
 
 async def _partitions(k: od.Cluster, group: str, topics: Collection[str]) -> list[TopicPartition]:
@@ -141,7 +215,7 @@ async def _named(k: od.Cluster, name: str) -> TopicPartition:
 
 def _print(changes: Mapping[TopicPartition, PositionChange], as_lines: bool) -> None:
     head = ["topic", "partition", "before", "after", "distance"]
-    echo_rows(head, [[p.topic, p.name, c.before, c.after, _distance(c)] for p, c in changes.items()], as_lines)
+    echo_rows(head, [[p.topic, partition_id(p), c.before, c.after, _distance(c)] for p, c in changes.items()], as_lines)
 
 
 def _distance(change: PositionChange) -> int | None:

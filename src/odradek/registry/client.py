@@ -35,6 +35,7 @@ UNKNOWN_S = 60.0
 """Time for which an id that the registry does not know counts as unknown (s)."""
 MISSING_CODES = (40401, 40402, 40403)
 """Error codes: there is no such subject, version or schema."""
+SERIALIZED = "?format=serialized"
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 
 _URL = arguments.text("the URL of a registry")
@@ -145,8 +146,13 @@ class SchemaRegistry:
 
     # ---- schemas ---------------------------------------------------------------------------------------------
 
-    async def schema(self, key: int | str) -> RegisteredSchema | None:
+    async def schema(self, key: int | str, *, serialized: bool = False) -> RegisteredSchema | None:
         """Return the schema with an id or a GUID, or None if the registry has none.
+
+        Args:
+            key: The id or the GUID.
+            serialized: The texts of Protobuf are descriptors in Base64, instead of the source, where the registry makes
+                them (`format=serialized`).
 
         Raises:
             RegistryError: The registry did not answer within `timeout`, or refused.
@@ -154,7 +160,8 @@ class SchemaRegistry:
         Cancellation: safe.
         """
         path = f"/schemas/ids/{key}" if isinstance(key, int) else f"/schemas/guids/{quote(key, safe='')}"
-        return await self._complete(await self._get(path, keep_none_s=UNKNOWN_S))
+        form = SERIALIZED if serialized else ""
+        return await self._complete(await self._get(path + form, keep_none_s=UNKNOWN_S), form)
 
     async def latest(self, subject: str) -> tuple[SchemaId, RegisteredSchema] | None:
         """Return the newest schema of a subject, or None. Errors: as `schema`."""
@@ -172,20 +179,20 @@ class SchemaRegistry:
         response = await self._post(f"/subjects/{quote(subject, safe='')}", schema)
         return None if response is None else (_schema_id(response), int(response["version"]))
 
-    async def _complete(self, response: Any) -> RegisteredSchema | None:
+    async def _complete(self, response: Any, form: str = "") -> RegisteredSchema | None:
         if response is None:
             return None
         steps = complete(_schema(response))
         try:
             wanted = next(steps)
             while True:
-                wanted = steps.send(await self._version(wanted))
+                wanted = steps.send(await self._version(wanted, form))
         except StopIteration as end:
             made: RegisteredSchema = end.value
             return made
 
-    async def _version(self, wanted: Reference) -> Schema:
-        response = await self._get(f"/subjects/{quote(wanted.subject, safe='')}/versions/{wanted.version}")
+    async def _version(self, wanted: Reference, form: str) -> Schema:
+        response = await self._get(f"/subjects/{quote(wanted.subject, safe='')}/versions/{wanted.version}{form}")
         if response is None:
             why = f"there is no version {wanted.version} of {wanted.subject}, which a schema needs"
             raise RegistryError(self._shown, why, HTTPStatus.NOT_FOUND)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from odradek.wire.kafka.primitives import encode_uvarint
+from odradek.wire.kafka.primitives import encode_uvarint, read_uvarint
 
 __all__ = [
     "HEAD_BYTES",
@@ -24,6 +24,7 @@ __all__ = [
     "guid_head",
     "header_name",
     "id_head",
+    "message_path",
     "message_prefixes",
     "read_id",
     "split",
@@ -111,3 +112,14 @@ def message_prefixes(descriptor: Any) -> tuple[bytes, ...]:
         kind = outer
     prefix = b"".join(encode_uvarint(number << 1) for number in (len(indexes), *indexes))  # in zigzag coding
     return (b"\0", prefix) if indexes == [0] else (prefix,)  # the usual case may be written in short
+
+
+def message_path(head: bytes) -> tuple[int, ...]:
+    """Return the indexes in front of a Protobuf message: of its type in the file, and of nested types in that. Raises
+    ValueError."""
+    count, at = read_uvarint(head, 0)
+    numbers = []
+    for _ in range(count >> 1):  # in zigzag coding
+        number, at = read_uvarint(head, at)
+        numbers.append(number >> 1)
+    return tuple(numbers) or (0,)
