@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import chain, pairwise
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
 import odradek as od
 from odradek.client.consumer.positions import resolve_positions
 from odradek.client.options import LARGEST_MESSAGE, Isolation
-from odradek.core.admin import Results
 from odradek.core.interfaces import Extent
 from odradek.types import EARLIEST, LATEST, Position, Record, TopicPartition, by_broker
+
+if TYPE_CHECKING:
+    from odradek.core.admin import Results
 
 __all__ = [
     "PartitionExtent",
@@ -140,6 +142,8 @@ async def delete_described(
 ) -> Results[str, T]:
     """Describe items by their names, and delete them if `apply`. Return the descriptions of those that were deleted, or
     would be."""
+    from odradek.core.admin import Results
+
     described = await describe(names)
     failed = dict(described.failed)
     if apply:

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from odradek import arguments, engine
-from odradek.client.admin import Admin
-from odradek.client.consumer.consumer import Consumer
-from odradek.client.consumer.decoded import DecodedConsumer, DecodedReader
 from odradek.client.consumer.positions import resolve_positions
-from odradek.client.consumer.reader import Reader, Topics
-from odradek.client.consumer.share import ShareConsumer
 from odradek.client.options import (
     DRIVER,
     TUNING,
@@ -23,13 +18,20 @@ from odradek.client.options import (
     Tuning,
     start_position,
 )
-from odradek.client.producer.producer import Producer
-from odradek.client.producer.serializing import SerializingProducer
 from odradek.client.tasks import ShieldedTaskGroup
 from odradek.core.interfaces import ClusterStatistics, ProtocolDriver, RawRequest, RawResponse
 from odradek.errors import ConfigError, UsageError
 from odradek.serde import BYTES, DESERIALIZER, SERIALIZER, Deserializer, Serializer
 from odradek.types import AtTime, Position, PositionSpec, TopicPartition
+
+if TYPE_CHECKING:  # imported when they are first made
+    from odradek.client.admin import Admin
+    from odradek.client.consumer.consumer import Consumer
+    from odradek.client.consumer.decoded import DecodedConsumer, DecodedReader
+    from odradek.client.consumer.reader import Reader, Topics
+    from odradek.client.consumer.share import ShareConsumer
+    from odradek.client.producer.producer import Producer
+    from odradek.client.producer.serializing import SerializingProducer
 
 __all__ = ["Cluster"]
 
@@ -185,6 +187,8 @@ class Cluster:
     @property
     def admin(self) -> Admin:
         """Administration of topics, configurations, groups and their positions."""
+        from odradek.client.admin import Admin
+
         return Admin(self.driver)
 
     # ---- producers, consumers, readers ----------------------------------------------------------------------
@@ -220,6 +224,9 @@ class Cluster:
             ConfigError: An option that cannot work.
             TypeError: An option of the wrong type, or an unknown one.
         """
+        from odradek.client.producer.producer import Producer
+        from odradek.client.producer.serializing import SerializingProducer
+
         keys, values = SERIALIZER("key_serializer", key_serializer), SERIALIZER("value_serializer", value_serializer)
         options.setdefault("tuning", self._tuning)
         raw = Producer(self.driver, **options)
@@ -271,6 +278,9 @@ class Cluster:
             TypeError: An option of the wrong type, or an unknown one.
             Unsupported: The cluster has no groups: 0.7 without ZooKeeper, and brokers of 0.8.
         """
+        from odradek.client.consumer.consumer import Consumer
+        from odradek.client.consumer.decoded import DecodedConsumer
+
         keys, values = _deserializers(key_deserializer, value_deserializer)
         options.setdefault("tuning", self._tuning)
         if options.get("dead_letter_producer") is None:
@@ -291,6 +301,8 @@ class Cluster:
             TypeError: An option of the wrong type, or an unknown one.
             Unsupported: The cluster has no share groups.
         """
+        from odradek.client.consumer.share import ShareConsumer
+
         options.setdefault("tuning", self._tuning)
         return ShareConsumer(self.driver, topics, **options)
 
@@ -333,6 +345,9 @@ class Cluster:
             ConfigError: An option that cannot work.
             TypeError: An option of the wrong type, or an unknown one.
         """
+        from odradek.client.consumer.decoded import DecodedReader
+        from odradek.client.consumer.reader import Reader
+
         keys, values = _deserializers(key_deserializer, value_deserializer)
         options.setdefault("tuning", self._tuning)
         raw = Reader(self.driver, topics, **options)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
-from odradek.core.admin import ClusterAdmin
 from odradek.core.observer_calls import ObserverCalls
 from odradek.core.produce.partitioners import Partitioner
 from odradek.types import AtTime, Broker, Position, PositionSpec, TopicPartition
@@ -20,6 +19,9 @@ from .produce import PartitionBatch, PartitionResult, ProducerRecord, ProducerSe
 from .raw import RawRequest, RawResponse
 from .share import ShareGroup, ShareSubscription
 from .transactions import ProducerTransactions
+
+if TYPE_CHECKING:
+    from odradek.core.admin import ClusterAdmin
 
 __all__ = ["NOT_OPEN", "BrokerClient", "ClusterStatistics", "PendingResult", "ProtocolDriver"]
 

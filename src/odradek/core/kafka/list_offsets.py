@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil
+from typing import TYPE_CHECKING
 
-from odradek.core.admin import OffsetChoice, OffsetListing, OffsetSpec
-from odradek.core.kafka.admin_topics import known
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.fetch_results import ListedOffset, list_offsets_step
 from odradek.errors import OdradekError, RemoteProtocolError
-from odradek.types import Position, PositionSpec, TopicPartition
+from odradek.types import AtTime, Position, TopicPartition
 from odradek.wire.kafka.messages.data import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -22,6 +21,9 @@ from odradek.wire.kafka.messages.data import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+
+if TYPE_CHECKING:  # which only administration needs
+    from odradek.core.admin import OffsetChoice, OffsetListing
 
 __all__ = ["list_offsets_request", "read_list_offsets", "read_offset_listing", "time_ms"]
 
@@ -69,6 +71,9 @@ def read_offset_listing(response: ListOffsetsResponse, partition: TopicPartition
     `read_list_offsets`."""
     answer = _answer(response, partition, context)
     positions = _positions(answer, context)
+    from odradek.core.admin import OffsetListing
+    from odradek.core.kafka.admin_topics import known
+
     return OffsetListing(positions[0] if positions else None, known(answer.timestamp), known(answer.leader_epoch))
 
 
@@ -97,8 +102,6 @@ def _positions(answer: ListOffsetsPartitionResponse, context: str) -> Sequence[P
 
 def time_ms(at: OffsetChoice) -> int:
     """Round up to whole milliseconds. Times before the epoch are all the same, and -1 and -2 mean something else."""
-    return (
-        at.value
-        if isinstance(at, PositionSpec | OffsetSpec)
-        else ceil(round(min(max(0.0, at.seconds * 1000), _LAST_MS), 3))
-    )
+    if not isinstance(at, AtTime):
+        return int(at.value)
+    return ceil(round(min(max(0.0, at.seconds * 1000), _LAST_MS), 3))

@@ -24,9 +24,7 @@ from odradek.core.interfaces import (
     Subscription,
 )
 from odradek.core.kafka.broker_errors import broker_error
-from odradek.core.kafka.group_protocol import group_protocol
 from odradek.core.kafka.leader_epochs import LeaderEpochs
-from odradek.core.kafka.member_states import MemberSettings
 from odradek.core.kafka.partitioners import Murmur2
 from odradek.core.kafka.routing import KafkaRoutingTable
 from odradek.core.kafka.versions import BrokerVersions
@@ -34,22 +32,15 @@ from odradek.core.observer_calls import ObserverCalls
 from odradek.errors import Closed, MessageTooLarge, Rejected, Unsupported, UsageError
 from odradek.io.connection import ConnectionOptions
 from odradek.io.gather import background_tasks, gather
-from odradek.io.kafka.admin import KafkaAdmin
-from odradek.io.kafka.admin_requests import AdminRequests
 from odradek.io.kafka.authentication import TokenSource, login, token_provider
 from odradek.io.kafka.broker_client import BrokerClientSettings, KafkaBrokerClient
 from odradek.io.kafka.connection import KafkaConnection
 from odradek.io.kafka.connections import BrokerConnections
 from odradek.io.kafka.coordinators import Coordinators, CoordinatorType
-from odradek.io.kafka.group_topics import GroupTopics
 from odradek.io.kafka.log_access import KafkaLogAccess
-from odradek.io.kafka.member_runner import MemberRunner
-from odradek.io.kafka.membership import KafkaMembership
 from odradek.io.kafka.metadata import KafkaMetadata, MetadataOptions
-from odradek.io.kafka.offsets import CoordinatorAccess, KafkaOffsets
 from odradek.io.kafka.producer_sequences import KafkaProducerSequences
 from odradek.io.kafka.topic_check import TopicCheck
-from odradek.io.kafka.transactions import KafkaTransactions
 from odradek.io.proxy import Proxy
 from odradek.io.retry import first_answer
 from odradek.io.security import Security
@@ -60,9 +51,14 @@ from odradek.wire.kafka.messages.metadata import MetadataRequest, MetadataRespon
 from odradek.wire.kafka.messages.transactions import InitProducerIdRequest
 from odradek.wire.kafka.schema import Request, Response
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # imported when they are first needed, with their messages
+    from odradek.core.kafka.member_states import MemberSettings
+    from odradek.io.kafka.admin import KafkaAdmin
+    from odradek.io.kafka.membership import KafkaMembership
     from odradek.io.kafka.metrics_pusher import MetricsPusher
+    from odradek.io.kafka.offsets import CoordinatorAccess, KafkaOffsets
     from odradek.io.kafka.share_group import KafkaShareGroup
+    from odradek.io.kafka.transactions import KafkaTransactions
     from odradek.observe.push import ClientMetrics
 
 __all__ = ["KafkaDriver", "KafkaOptions"]
@@ -314,6 +310,8 @@ class KafkaDriver:
         known = self.connections.known
         if not known.all_have(lambda v: v.has_transactions):
             raise Unsupported("a transaction (transactional_id)", "Kafka 0.11, and log.message.format.version 0.11")
+        from odradek.io.kafka.transactions import KafkaTransactions
+
         return KafkaTransactions(
             self._coordinator_access(),
             transactional_id,
@@ -354,6 +352,11 @@ class KafkaDriver:
             Unsupported, ConfigError: See `group_protocol`: raised here if a broker was met already, else by `run`.
             ConfigError: It names an unknown assignor.
         """
+        from odradek.core.kafka.group_protocol import group_protocol
+        from odradek.io.kafka.group_topics import GroupTopics
+        from odradek.io.kafka.member_runner import MemberRunner
+        from odradek.io.kafka.membership import KafkaMembership
+
         settings = self._member_settings(subscription)
         if (oldest := self.connections.known.oldest()) is not None:
             group_protocol(subscription, settings, oldest)
@@ -372,6 +375,8 @@ class KafkaDriver:
         )
 
     def _member_settings(self, subscription: Subscription) -> MemberSettings:
+        from odradek.core.kafka.member_states import MemberSettings
+
         options = self._options
         return MemberSettings(
             subscription.group,
@@ -387,7 +392,9 @@ class KafkaDriver:
 
     def share_group(self, subscription: ShareSubscription) -> KafkaShareGroup:
         """Return a member of a share group, which has yet to join."""
-        from odradek.io.kafka.share_group import KafkaShareGroup  # with messages that nothing else needs
+        from odradek.core.kafka.member_states import MemberSettings
+        from odradek.io.kafka.group_topics import GroupTopics
+        from odradek.io.kafka.share_group import KafkaShareGroup
 
         self._members += 1
         options, topics = self._options, dict.fromkeys(subscription.topics, 1)
@@ -397,6 +404,8 @@ class KafkaDriver:
 
     def offsets(self, group: str) -> KafkaOffsets:
         """Return the committed positions of a group."""
+        from odradek.io.kafka.offsets import KafkaOffsets
+
         return KafkaOffsets(self._coordinator_access(), group)
 
     async def groups(self) -> list[str]:
@@ -418,6 +427,9 @@ class KafkaDriver:
 
     def admin(self) -> KafkaAdmin:
         """Return the administration of this cluster."""
+        from odradek.io.kafka.admin import KafkaAdmin
+        from odradek.io.kafka.admin_requests import AdminRequests
+
         return KafkaAdmin(AdminRequests(self._coordinator_access(), self.metadata))
 
     async def request(self, request: RawRequest) -> RawResponse:
@@ -427,6 +439,8 @@ class KafkaDriver:
         return await send_raw(request, self._coordinator_access())
 
     def _coordinator_access(self) -> CoordinatorAccess:
+        from odradek.io.kafka.offsets import CoordinatorAccess
+
         options = self._options
         return CoordinatorAccess(
             self.connections,

@@ -223,12 +223,25 @@ def struct(cls: type[T]) -> type[T]:
 
 
 def _constructor(defaults: dict[str, object]) -> object:
-    """Make `__init__` with one keyword argument a field."""
+    """Return an `__init__` with one keyword argument a field. It is compiled when the first value is made: most structs
+    of most programs are never used."""
+
+    def compile_and_call(self: object, **fields: object) -> None:
+        compiled = _compile_constructor(defaults)
+        for cls in type(self).__mro__:
+            if vars(cls).get("__init__") is compile_and_call:
+                cls.__init__ = compiled  # type: ignore[misc]
+        compiled(self, **fields)
+
+    return compile_and_call
+
+
+def _compile_constructor(defaults: dict[str, object]) -> Callable[..., None]:
     parameters = ", ".join(f"{name}=_{name}" for name in defaults)
     lines = "\n".join(f"    self.{name} = {name}" for name in defaults)
     scope: dict[str, object] = {f"_{name}": value for name, value in defaults.items()}
     exec(f"def __init__(self, *, {parameters}):\n{lines}", scope)
-    return scope["__init__"]
+    return cast(Callable[..., None], scope["__init__"])
 
 
 @struct
