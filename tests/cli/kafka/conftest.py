@@ -63,6 +63,6 @@ def put(call: Run, tmp_path: Path) -> Put:
 
 @pytest.fixture
 def created(odradek: Command, topic: str) -> str:
-    """A topic with two partitions."""
-    odradek("topic", "create", topic, "--partitions", "2", "--replicas", "1")
+    """A topic with two partitions, whose messages may be of any time."""
+    odradek("topic", "create", topic, "--partitions", "2", "--replicas", "1", "-c", "retention.ms=-1")
     return topic

@@ -32,7 +32,7 @@ def test_what_cat_prints_as_json_becomes_the_same_messages_again(
     odradek: Command, put: Put, created: str, encoding: str
 ) -> None:
     copy = f"{created}-copy"
-    odradek("topic", "create", copy, "--partitions", "2", "--replicas", "1")
+    odradek("topic", "create", copy, "--partitions", "2", "--replicas", "1", "-c", "retention.ms=-1")
     output, errors = put(created, lines_of_every_kind() + b"\n\n", "--json")
     assert (json.loads(output), errors) == ({"topic": created, "written": 2 * len(CONTENTS)}, "")
     first = odradek("cat", created, "--json", "--encoding", encoding)
