@@ -49,8 +49,9 @@ class DynamicBroker(KafkaBroker):
         return self._directory() / "received"
 
     def _command(self) -> Sequence[str]:
-        """Return the command, with the receiver in the class path."""
-        command = list(super()._command())
+        """Return the command, with the receiver in the class path. It writes no archive of classes: other brokers have
+        another class path."""
+        command = [each for each in super()._command() if not each.startswith("-XX:ArchiveClassesAtExit")]
         where = self._directory() / "classes"
         jars = os.pathsep.join(map(str, maven_jars(self.setup.release.coordinates)))
         source = Path(__file__).with_name("java") / "Receiver.java"
