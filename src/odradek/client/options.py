@@ -140,7 +140,7 @@ Compression = Literal[
     "zstd:10", "zstd:11", "zstd:12", "zstd:13", "zstd:14", "zstd:15", "zstd:16",
     "zstd:17", "zstd:18", "zstd:19", "zstd:20", "zstd:21", "zstd:22",
 ]  # fmt: skip
-"""What type checkers accept. Levels of zstd below 1 exist, too (`COMPRESSION`)."""
+"""A compression, as type checkers know it; levels of zstd below 1 exist, too (see `COMPRESSION`)."""
 
 
 def _compression() -> arguments.Rule:
