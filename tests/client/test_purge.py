@@ -189,10 +189,13 @@ async def test_batches_that_are_being_compressed_are_dropped(cluster: MemoryClus
             acks.append(await out.send_many("t", rows, partition=P0))
             ended.set()
 
+        cluster.hold("produce")
         tasks.start_soon(send_many)
-        await anyio.lowlevel.checkpoint()
-        purged = out.purge()
-        assert sum(purged) > 0
+        with anyio.fail_after(LIMIT_S):
+            while not out.statistics().buffered:
+                await anyio.lowlevel.checkpoint()
+        assert sum(out.purge()) > 0
+        cluster.release("produce")
         with anyio.fail_after(LIMIT_S):
             await ended.wait()
         assert (await out.send("t", b"after", partition=P0)).confirmed
