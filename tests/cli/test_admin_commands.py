@@ -189,18 +189,18 @@ def test_a_topic_is_altered_by_increments_and_its_records_are_deleted(
 
     od.run(write)
     (empty, newest) = odradek("offsets", topic, "--of", "max-timestamp", "--json").rows
-    assert (empty["position"], newest["partition"]) == (None, "1")
+    assert (empty["position"], newest["partition"]) == (None, 1)
     assert 0 <= newest["position"] < 5 and newest["timestamp"] > 0
     delete = ("topic", "delete-records", f"{topic}/1", "--json")
-    planned = [{"topic": topic, "partition": "1", "begins": 0, "will_begin": 3}]
+    planned = [{"topic": topic, "partition": 1, "begins": 0, "will_begin": 3}]
     dry = odradek(*delete, "--before", "3")
     assert dry.rows == planned and dry.err == "nothing was deleted: add --apply\n"
     assert odradek(*delete, "--before", "3", "--apply").rows == planned
     assert odradek(*delete, "--before", "1").rows[0]["will_begin"] == 3
     assert f"{topic}/1: 6 is beyond the end, 5" in odradek(*delete, "--before", "6", "--apply", code=1).err
     assert odradek("topic", "delete-records", topic, "--before", "end", "--apply", "--json").rows == [
-        {"topic": topic, "partition": "0", "begins": 0, "will_begin": 0},
-        {"topic": topic, "partition": "1", "begins": 3, "will_begin": 5},
+        {"topic": topic, "partition": 0, "begins": 0, "will_begin": 0},
+        {"topic": topic, "partition": 1, "begins": 3, "will_begin": 5},
     ]
 
 
@@ -216,7 +216,7 @@ def test_replicas_move_as_a_plan_says_and_the_printed_command_moves_them_back(
     plan.write_text(json.dumps({"version": 1, "partitions": parts}))
     reassign = ("cluster", "reassign", str(plan))
     dry = odradek(*reassign, "--json")
-    assert dry.rows == [{"topic": topic, "partition": "0", "before": [old], "after": [new, old]}]
+    assert dry.rows == [{"topic": topic, "partition": 0, "before": [old], "after": [new, old]}]
     assert dry.err == "nothing was changed: add --apply\n"
     assert odradek("topic", "describe", topic, "--json").rows == [before]
     *moved, undo = odradek(*reassign, "--apply", "--wait", "--json").rows
@@ -470,11 +470,11 @@ def test_an_open_transaction_is_listed_described_and_aborted(odradek: Run, broke
         (row,) = odradek("transactions", "describe", f"{topic}-id", "--json").rows
         assert (row["state"], row["producer_id"], row["partitions"]) == ("Ongoing", number, [f"{topic}/0"])
         (row,) = odradek(*producers).rows
-        assert (row["partition"], row["producer_id"], row["transaction_start"]) == ("0", number, 0)
+        assert (row["partition"], row["producer_id"], row["transaction_start"]) == (0, number, 0)
         abort = ("transactions", "abort", f"{topic}/0", "--producer-id", str(number), "--json")
         dry = odradek(*abort)
         assert dry.rows == [
-            {"topic": topic, "partition": "0", "producer_id": number, "transaction_start": 0, "aborted": False}
+            {"topic": topic, "partition": 0, "producer_id": number, "transaction_start": 0, "aborted": False}
         ]
         assert dry.err == "nothing was aborted: add --apply\n" and len(odradek(*producers).rows) == 1
         assert odradek(*abort, "--apply").rows == [{**dry.rows[0], "aborted": True}]

@@ -222,7 +222,7 @@ def test_0_7_has_neither_tls_nor_sasl(capfd: pytest.CaptureFixture[str], flags: 
             "--sasl-username [or ODRADEK_SASL_USERNAME, or sasl_username of a profile]",
         ),
         (["--sasl-mechanism", "PLAIN"], {}, "and --sasl-password-file [or ODRADEK_SASL_PASSWORD, or sasl_password of"),
-        (["--sasl-mechanism", "OAUTHBEARER"], {}, "needs ODRADEK_SASL_TOKEN [or sasl_token of a profile]"),
+        (["--sasl-mechanism", "OAUTHBEARER"], {}, "or ODRADEK_SASL_TOKEN [or sasl_token of a profile]"),
         (["-b", "kafka://a@b:1"], {}, "use --sasl-username [or ODRADEK_SASL_USERNAME, or"),
         (
             ["--tls"],

@@ -131,8 +131,8 @@ def test_a_topic_is_described_by_its_replicas_or_its_configuration(
 ) -> None:
     me = odradek_kafka.broker_id
     first, second = jsons(odradek("topic", "describe", created, "--json"))
-    assert first == {"topic": created, "partition": "0", "leader": me, "replicas": [me], "in_sync": [me], "state": "ok"}
-    assert second["partition"] == "1"
+    assert first == {"topic": created, "partition": 0, "leader": me, "replicas": [me], "in_sync": [me], "state": "ok"}
+    assert second["partition"] == 1
     odradek("topic", "alter", created, "-c", "retention.ms=60000", "--apply")
     entries = jsons(odradek("topic", "describe", created, "--configs", "--json"))
     assert {"topic": created, "entry": "retention.ms", "value": "60000", "source": "topic"} in entries

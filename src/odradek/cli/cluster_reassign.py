@@ -52,7 +52,7 @@ def reassign(url: str, plan: TextIO | None, cancel: bool, wait: bool, apply: boo
     if targets is None or cancel:
         return _in_progress(url, None if targets is None else list(targets), cancel, apply, as_lines)
     before, results = od.run(_move, url, targets, apply)
-    rows: Rows = [[p.topic, p.name, list(before[p].replicas), targets[p]] for p in results.done]
+    rows: Rows = [[p.topic, p.partition, list(before[p].replicas), targets[p]] for p in results.done]
     echo_rows(["topic", "partition", "before", "after"], rows, as_lines)
     if apply and results.done:
         undo = _undo({p: before[p].replicas for p in results.done})
@@ -109,7 +109,7 @@ def _in_progress(
 
 def _move_row(partition: od.TopicPartition, move: Reassignment) -> list[object]:
     brokers = [list(each) for each in (move.replicas, move.adding, move.removing, move.missing)]
-    return [partition.topic, partition.name, *brokers]
+    return [partition.topic, partition.partition, *brokers]
 
 
 def _undo(before: Targets) -> str:

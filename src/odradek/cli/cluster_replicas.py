@@ -47,7 +47,7 @@ def log_dirs(url: str, brokers: Sequence[int], topics: Sequence[str], replicas: 
 
 def _replica_rows(broker: int, directory: LogDirectory, topics: Sequence[str]) -> Rows:
     return [
-        [broker, directory.path, p.topic, p.name, each.size, each.lag, each.is_future]
+        [broker, directory.path, p.topic, p.partition, each.size, each.lag, each.is_future]
         for p, each in sorted(directory.replicas.items())
         if not topics or p.topic in topics
     ]
@@ -83,7 +83,7 @@ def elect(url: str, names: Sequence[str], unclean: bool, apply: bool, as_lines: 
     """
     chosen, results = od.run(_elect, url, names, unclean, apply)
     rows: Rows = [
-        [p.topic, p.name, each.leader, each.replicas[0], list(each.in_sync), results.done.get(p, False)]
+        [p.topic, p.partition, each.leader, each.replicas[0], list(each.in_sync), results.done.get(p, False)]
         for p, each in chosen.items()
         if p not in results.failed
     ]

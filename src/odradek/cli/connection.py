@@ -11,7 +11,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from odradek.cli.profiles import Profile, read_profile, read_secret
+from odradek.cli.profiles import SECURITY_KEYS, Profile, read_profile, read_secret
 from odradek.errors import ConfigError, OdradekError
 from odradek.io.drivers import url_forms
 from odradek.io.security import MECHANISMS, PREFIX
@@ -152,14 +152,14 @@ def _set_variables(variables: Mapping[str, str | None]) -> None:
 
 # ---- errors -------------------------------------------------------------------------------------------------
 
-_OF_PROFILES = ("sasl_token", "sasl_kerberos_service_name", "ssl_password")
+_OF_PROFILES = tuple(key for key in SECURITY_KEYS if key not in _FLAGS)
 _TEXTS = tuple(text for texts in _REPLACES.values() for text in texts)
 _FIELD = re.compile(rf"\b({'|'.join((*_FLAGS, *_OF_PROFILES, *_TEXTS))})\b(?!=)")
 _VALUE = re.compile(r"Security\.(\w+)=")
 _SCHEME = re.compile(r"use a URL with \+(ssl|sasl)\b")
 _OF_SCHEME = {"ssl": "--tls", "sasl": "--sasl-mechanism"}
 _CALL = re.compile(r"Security\(([^()]*)\)")
-_OR_PYTHON = re.compile(r"sasl_token_provider or |,? or ODRADEK_\w+(?: and ODRADEK_\w+)?(?: in the environment)?")
+_OR_PYTHON = re.compile(r"sasl_token_provider(?: or|,) |,? or ODRADEK_\w+(?: and ODRADEK_\w+)?(?: in the environment)?")
 
 
 def _explain(error: Exception) -> None:

@@ -46,7 +46,7 @@ def offsets(url: str, topic: str, at: str | None, meaning: str | None, as_lines:
         raise click.UsageError("--at and --of exclude each other")
     if meaning is not None:
         listed = od.run(_listed, url, topic, _MEANINGS[meaning])
-        rows = [[p.name, each.position, each.timestamp] for p, each in sorted(listed.done.items())]
+        rows = [[partition_id(p), each.position, each.timestamp] for p, each in sorted(listed.done.items())]
         echo_rows(["partition", "position", "timestamp"], rows, as_lines)
         return echo_failures(listed.failed)
     time = None if at is None else od.AtTime(moment(at))

@@ -14,12 +14,17 @@ import click
 from odradek.errors import ConfigError
 from odradek.io.security import Security
 
-__all__ = ["Profile", "ProfileError", "profiles_file", "read_profile", "read_secret"]
+__all__ = ["SECURITY_KEYS", "Profile", "ProfileError", "profiles_file", "read_profile", "read_secret"]
 
 _SECRETS = ("sasl_password", "sasl_token", "ssl_password")
-_FILES = ("ssl_cafile", "ssl_certfile", "ssl_keyfile")
-_SECURITY = ("sasl_mechanism", "sasl_username", "sasl_kerberos_service_name", *_SECRETS, *_FILES)
-_KEYS = ("cluster", *_SECURITY, *(f"{name}_file" for name in _SECRETS))
+_FILES = ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "sasl_oauth_client_secret_file", "sasl_oauth_cafile")
+_TEXTS = (
+    *("sasl_mechanism", "sasl_username", "sasl_kerberos_service_name", "sasl_aws_region"),
+    *("sasl_oauth_token_url", "sasl_oauth_client_id", "sasl_oauth_client_secret", "sasl_oauth_scope"),
+)
+SECURITY_KEYS = (*_TEXTS, *_SECRETS, *_FILES)
+"""Options of `Security` that a profile may have."""
+_KEYS = ("cluster", *SECURITY_KEYS, *(f"{name}_file" for name in _SECRETS))
 
 
 class ProfileError(click.ClickException):
@@ -81,7 +86,7 @@ class _ProfileReader:
         keys = self._table()
         for key, value in keys.items():
             self._check(key, value, keys)
-        security = {key: self._value(key, value) for key, value in keys.items() if key in _SECURITY}
+        security = {key: self._value(key, value) for key, value in keys.items() if key in SECURITY_KEYS}
         for key in _SECRETS:
             if (file := keys.get(f"{key}_file")) is not None:
                 try:

@@ -115,7 +115,7 @@ def describe(url: str, names: Sequence[str], configs: bool, unhealthy: bool, as_
             described = await k.admin.describe_topics(await topics_or_all(k, names))
         parts = [each for topic in described.done.values() for each in topic.partitions]
         rows: Rows = [
-            [p.topic, p.name, each.leader, list(each.replicas), list(each.in_sync), state]
+            [p.topic, p.partition, each.leader, list(each.replicas), list(each.in_sync), state]
             for each in parts
             for p, state in [(each.partition, _state(each))]
             if not unhealthy or state != "ok"
@@ -265,7 +265,7 @@ async def _delete_records(
             raise click.ClickException("; ".join(beyond))
         planned = {p: max(begins[p], wanted[p]) for p in partitions}
         results = await k.admin.delete_records(planned) if apply else Results(planned, {})
-        return [[p.topic, p.name, begins[p], each] for p, each in sorted(results.done.items())], results.failed
+        return [[p.topic, p.partition, begins[p], each] for p, each in sorted(results.done.items())], results.failed
 
 
 async def _positions(

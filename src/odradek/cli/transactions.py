@@ -100,7 +100,7 @@ def producers(url: str, names: Sequence[str], open_only: bool, as_lines: bool) -
     """
     described = od.run(_producers, url, names)
     rows: Rows = [
-        [p.topic, p.name, *_producer_row(each)]
+        [p.topic, p.partition, *_producer_row(each)]
         for p, known in sorted(described.done.items())
         for each in known
         if not open_only or each.transaction_start is not None
@@ -135,7 +135,7 @@ def abort(url: str, partition: str, producer_id: int, apply: bool, as_lines: boo
     if "/" not in partition:
         raise click.UsageError(f"{partition!r}: expected TOPIC/PARTITION")
     begins = od.run(_abort, url, partition, producer_id, apply)
-    rows: Rows = [[p.topic, p.name, producer_id, start, apply] for p, start in begins.items()]
+    rows: Rows = [[p.topic, p.partition, producer_id, start, apply] for p, start in begins.items()]
     echo_rows(["topic", "partition", "producer_id", "transaction_start", "aborted"], rows, as_lines)
     echo_dry_run(apply, "aborted")
     return 0
