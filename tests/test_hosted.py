@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,15 +42,3 @@ def test_a_connection_is_accepted_and_shows_no_secret(
     k = names["k"]
     assert isinstance(k, od.Cluster) and isinstance(k.driver, KafkaDriver)
     assert "SECRET" not in repr(k)
-
-
-def test_the_token_of_iam_is_passed_on_with_its_expiry_in_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    signer: Any = ModuleType("aws_msk_iam_sasl_signer")
-    signer.MSKAuthTokenProvider = SimpleNamespace(
-        generate_auth_token=lambda region: (f"of {region}", 1_800_000_000_500)
-    )
-    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", signer)
-    names: dict[str, Any] = {}
-    (block,) = [block for block in BLOCKS if "token_provider" in block]
-    exec(compile(block, PAGE.name, "exec"), names)
-    assert asyncio.run(names["token"]()) == ("of eu-central-1", 1_800_000_000.5)
