@@ -342,6 +342,8 @@ CLIENTS = {
     "librdkafka": ("none", "gzip", "snappy", "lz4", "zstd"),
 }
 """Other clients, with the compressions that they have here."""
+LEVELS: dict[str, Compression] = {"gzip": "gzip:1", "lz4": "lz4:9", "zstd": "zstd:19"}
+"""Compressions -> the same at a level of their own."""
 
 
 def common(kafka: KafkaBroker, client: str) -> list[str]:
@@ -369,7 +371,7 @@ async def test_records_of_another_client_are_read(kafka: KafkaBroker, topic: str
 async def test_another_client_reads_the_same_records(kafka: KafkaBroker, topic: str, client: str, ran: Ran) -> None:
     compressions = common(kafka, client) or ["none"]
     async with connect(kafka) as cluster:
-        for compression in compressions:
+        for compression in [*compressions, *(LEVELS[name] for name in compressions if name in LEVELS)]:
             await send(cluster, topic, shapes(kafka), compression=compression)
         records = await read_all(cluster, topic)
     rows = foreign.consume(client if common(kafka, client) else "librdkafka", kafka, topic, len(records))
