@@ -86,6 +86,14 @@ def test_the_first_push_is_spread_over_the_interval_and_later_ones_keep_it(jitte
     assert (push.due_at, push.state, metrics.times_accepted) == (130.0, STATE.SUBSCRIBED, 1)
 
 
+@pytest.mark.parametrize(("interval_ms", "due_at"), [(1, 100.1), (-1, 400.0), (0, 400.0)])
+def test_a_hostile_interval_does_not_make_requests_without_a_pause(interval_ms: int, due_at: float) -> None:
+    push = MetricsPush(Metrics(), 100.0)
+    push.next_request(0)
+    push.receive(subscription(interval_ms), 100.0, 0.5)
+    assert push.due_at == pytest.approx(due_at)
+
+
 def test_a_push_has_what_is_wanted_in_the_form_that_is_wanted() -> None:
     metrics = Metrics()
     request = subscribed(metrics).next_request(5)

@@ -81,7 +81,7 @@ class SubscribedCluster(Cluster):
 
 @asynccontextmanager
 async def pushing(peer: Cluster, metrics: ClientMetrics, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KafkaDriver]:
-    async def dial(host: str, port: int, timeout: float, tls: object) -> Any:
+    async def dial(host: str, port: int, timeout: float, *more: object) -> Any:
         return await peer.dial(host, port, timeout)
 
     monkeypatch.setattr(connections, "connect", dial)
@@ -181,7 +181,7 @@ async def test_a_silent_broker_does_not_keep_a_client_from_leaving(monkeypatch: 
 async def test_a_block_that_is_cancelled_makes_its_last_push(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = SubscribedCluster()
 
-    async def dial(host: str, port: int, timeout: float, tls: object) -> Any:
+    async def dial(host: str, port: int, timeout: float, *more: object) -> Any:
         return await peer.dial(host, port, timeout)
 
     monkeypatch.setattr(connections, "connect", dial)

@@ -26,6 +26,9 @@ __all__ = ["DEFAULT_INTERVAL_S", "METRICS_PUSH", "MetricsPush", "MetricsPushEven
 DEFAULT_INTERVAL_S = 300.0
 """Time until the next request where no broker has said one (s)."""
 
+MIN_INTERVAL_S = 0.1
+"""Shortest interval that Kafka lets a subscription have (s); a broker that asks for less gets this one."""
+
 COMPRESSIONS = frozenset(CompressionType)
 
 
@@ -189,7 +192,7 @@ class MetricsPush:
             self.client_instance_id = response.client_instance_id
         self._subscription = response
         interval_ms = response.push_interval_ms
-        self._interval_s = interval_ms / 1000 if interval_ms > 0 else DEFAULT_INTERVAL_S
+        self._interval_s = max(MIN_INTERVAL_S, interval_ms / 1000) if interval_ms > 0 else DEFAULT_INTERVAL_S
         if response.requested_metrics:
             self._apply(_E.SUBSCRIBE, now + self._interval_s * (0.5 + jitter))
         else:
