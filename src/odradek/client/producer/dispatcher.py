@@ -451,7 +451,8 @@ class Dispatcher:
                 live.time_out(batch, PURGED)
             else:
                 batch.note_overdue(PURGED)
-            counts[None if batch.error is None else type(batch.error)] += len(batch)
+            outcome = None if batch.error is None else type(batch.error)
+            counts[outcome] += len(batch)
         self.apply(self.accumulator.effects())
         return Purged(waiting + counts[NotWritten], counts[OutcomeUnknown], counts[None])
 
