@@ -135,8 +135,6 @@ async def test_a_password_is_not_shown() -> None:
         lambda a: a.describe_log_dirs([1, 2]),
         lambda a: a.move_replicas({Replica(1, P0): "/d"}),
         lambda a: a.update_features({"f": 2}, downgrade=True, unsafe=True),
-        lambda a: a.list_transactions(states=["Ongoing"], producer_ids=[1], longer_than=1.5, pattern="x"),
-        lambda a: a.describe_producers([P0, P1]),
         lambda a: a.alter_broker_configs({1: {"x": Subtract("y"), "z": None}}),
     ],
 )
