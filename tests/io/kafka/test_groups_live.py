@@ -228,7 +228,8 @@ async def test_the_command_line_prints_the_lag_of_a_group(odradek_kafka: KafkaBr
         await k.driver.offsets(topic).commit({first: Position(1)})
         command = ["lag", topic, "--json", "--cluster", f"kafka://{odradek_kafka.bootstrap}"]
         done = await anyio.run_process([sys.executable, "-m", "odradek.cli", *command])
-        assert json.loads(done.stdout.splitlines()[-1]) == {"group": topic, "lag": 9}
+        total = {"group": topic, "state": "Empty", "members": 0, "lag": 9}
+        assert json.loads(done.stdout.splitlines()[-1]) == total
 
 
 async def test_members_survive_a_restart_of_their_coordinator() -> None:
