@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from subprocess import PIPE, Popen
 
-__all__ = ["HEADING", "ROOT", "Rounds", "Worker", "measure_rounds", "ratio_row"]
+__all__ = ["HEADING", "ROOT", "Rounds", "Worker", "kafka", "measure_rounds", "ratio_row"]
 
 ROOT = Path(__file__).parent.parent
 
@@ -83,3 +84,22 @@ def ratio_row(title: str, rounds: Rounds, which: int = 0) -> str:
     low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
     before, now = (median(one[side][which] for one in rounds) for side in (0, 1))
     return f"{title:44} {before:9.4g} {now:9.4g} {median(ratios):7.3f} {f'{low:.2f} to {high:.2f}':>14}"
+
+
+@contextmanager
+def kafka(version: str, counts: Sequence[int]) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Start a real broker with topics `of-N` of N partitions; yield its URL, and what empties them (nothing does: it
+    rolls and deletes segments by itself)."""
+    import anyio
+
+    from odradek import connect
+    from odradek.testing import KafkaBroker
+
+    async def create(url: str) -> None:
+        async with connect(url) as k:
+            await k.admin.create_topics({f"of-{count}": count for count in counts})
+
+    with KafkaBroker(version) as started:
+        url = f"kafka://{started.bootstrap}"
+        anyio.run(create, url)
+        yield url, lambda: None

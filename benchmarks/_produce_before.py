@@ -1,6 +1,6 @@
 """Producing against that of an earlier commit: processor time of the client's process, and the latency of `send`.
 
-    python benchmarks/_produce_before.py TREE [--rounds N]
+    python benchmarks/_produce_before.py TREE [--rounds N] [--kafka VERSION]
 
 Not part of scripts/bench: it needs another checkout, TREE, with its engine built. Both have a process of their own
 that lives through the whole run, and are asked in rounds to do the same with the same broker, so that a machine that is
@@ -9,6 +9,7 @@ the median over the rounds of now over before: less than 1 is better now.
 
 How many records share a batch depends on how many come in a `latency`, and so on what else the machine does. With
 `--rate N` time passes for the client as if N records a second were put: both batch alike, as on a quiet machine.
+The broker is the embedded one of 0.7; with `--kafka VERSION` a real one of that release.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
@@ -26,7 +28,7 @@ from typing import Any
 
 import anyio
 
-from _paired import HEADING, ROOT, Rounds, Worker, measure_rounds, ratio_row
+from _paired import HEADING, ROOT, Rounds, Worker, kafka, measure_rounds, ratio_row
 
 VALUE = bytes(100)
 KEYS = [b"%d" % number for number in range(50_000)]
@@ -137,23 +139,28 @@ def main() -> None:
     parser.add_argument("tree", nargs="?", type=Path)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--only", default="", help="measure what has this in its name")
+    parser.add_argument("--kafka", metavar="VERSION", help="a real broker of this release")
     parser.add_argument("--rate", type=float, help="records a second, by the client's clock (put only)")
     parser.add_argument("--work", metavar="CLUSTER", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work is not None:
         work(options.work, options.rate)
         return
+    with kafka(options.kafka, TOPICS) if options.kafka else kafka07() as (cluster, wipe):
+        rate = ["--rate", str(options.rate)] if options.rate else []
+        workers = [Worker(__file__, tree, "--work", cluster, *rate) for tree in (options.tree, ROOT)]
+        chosen = [name for name in WAYS if options.only in name]
+        seen = measure_rounds(workers, chosen, options.rounds, wipe)
+    report(seen)
+
+
+@contextmanager
+def kafka07() -> Iterator[tuple[str, Callable[[], object]]]:
     from _common import broker
 
     names = ",".join(f"of-{count}:{count}" for count in TOPICS)
-    with broker({"topic.partition.count.map": names, "log.flush.interval": 1}) as cluster:
-        rate = ["--rate", str(options.rate)] if options.rate else []
-        workers = [Worker(__file__, tree, "--work", cluster.cluster, *rate) for tree in (options.tree, ROOT)]
-        chosen = [name for name in WAYS if options.only in name]
-        seen = measure_rounds(
-            workers, chosen, options.rounds, lambda: [cluster.wipe(f"of-{count}") for count in TOPICS]
-        )
-    report(seen)
+    with broker({"topic.partition.count.map": names, "log.flush.interval": 1}) as started:
+        yield started.cluster, lambda: [started.wipe(f"of-{count}") for count in TOPICS]
 
 
 def report(seen: dict[str, Rounds]) -> None:
