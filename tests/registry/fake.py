@@ -7,11 +7,12 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Event, Lock, Thread
+from threading import Event, Lock
 from typing import Any
 from urllib.parse import unquote, urlsplit
 from uuid import NAMESPACE_URL, uuid5
+
+from tests.http_server import HttpRequest, http_server
 
 __all__ = ["FakeRegistry", "guid_of", "serving"]
 
@@ -96,47 +97,17 @@ def serving(tls: ssl.SSLContext | None = None) -> Iterator[FakeRegistry]:
     registry = FakeRegistry()
     registry.gate.set()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self._serve("GET", None)
+    def answer(request: HttpRequest) -> tuple[int, bytes]:
+        method, path = request.method, urlsplit(request.path).path
+        with registry.lock:
+            registry.asked.append(f"{method} {path}")
+            registry.headers.append(request.headers)
+            status, content = registry.faults.pop(0) if registry.faults else (0, b"")
+            if not status:
+                status, value = registry.answer(method, path, json.loads(request.body) if method == "POST" else None)
+                content = json.dumps(value).encode()
+        return status, content
 
-        def do_POST(self) -> None:
-            self._serve("POST", json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-
-        def _serve(self, method: str, body: Any) -> None:
-            with registry.lock:
-                path = urlsplit(self.path).path
-                registry.asked.append(f"{method} {path}")
-                registry.headers.append(dict(self.headers))
-                status, content = registry.faults.pop(0) if registry.faults else (0, b"")
-                if not status:
-                    status, answer = registry.answer(method, path, body)
-                    content = json.dumps(answer).encode()
-            registry.gate.wait(30)
-            try:
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-            except OSError:
-                self.close_connection = True  # the client has gone
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Print nothing."""
-
-    class Server(ThreadingHTTPServer):
-        def handle_error(self, request: object, client_address: object) -> None:
-            """Print nothing: the client has gone."""
-
-    with Server(("127.0.0.1", 0), Handler) as server:
-        registry.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_port}"
-        if tls is not None:
-            server.socket = tls.wrap_socket(server.socket, server_side=True)
-        thread = Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield registry
-        finally:
-            registry.gate.set()
-            server.shutdown()
-            thread.join()
+    with http_server(answer, registry.gate, tls) as url:
+        registry.url = url
+        yield registry

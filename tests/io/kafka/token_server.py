@@ -7,9 +7,10 @@ import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Event, Thread
+from threading import Event
 from urllib.parse import parse_qs
+
+from tests.http_server import HttpRequest, http_server
 
 __all__ = ["TokenServer", "token_server"]
 
@@ -42,37 +43,13 @@ def token_server(tls: ssl.SSLContext | None = None) -> Iterator[TokenServer]:
     served = TokenServer(lambda: (200, b"{}"))
     served.gate.set()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
-            served.forms.append({name: value for name, (value,) in form.items()})
-            served.headers.append(dict(self.headers))
-            status, content = served.answer()
-            served.gate.wait(30)
-            try:
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-            except OSError:
-                self.close_connection = True  # the client has gone
+    def answer(request: HttpRequest) -> Answer:
+        if request.method != "POST":
+            return 405, b""
+        served.forms.append({name: value for name, (value,) in parse_qs(request.body.decode()).items()})
+        served.headers.append(request.headers)
+        return served.answer()
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Print nothing."""
-
-    class Server(ThreadingHTTPServer):
-        def handle_error(self, request: object, client_address: object) -> None:
-            """Print nothing: the client has gone."""
-
-    with Server(("127.0.0.1", 0), Handler) as server:
-        served.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_port}/oauth2/token"
-        if tls is not None:
-            server.socket = tls.wrap_socket(server.socket, server_side=True)
-        thread = Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield served
-        finally:
-            served.gate.set()
-            server.shutdown()
-            thread.join()
+    with http_server(answer, served.gate, tls) as url:
+        served.url = f"{url}/oauth2/token"
+        yield served
