@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any
 
 import click
 
@@ -44,9 +46,18 @@ def quotas() -> None:
 
 
 def _of_entity(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the options that name clients to a command, and pass it the argument `entity`."""
+
+    @wraps(command)
+    def with_entity(
+        *, user: str | None, client_id: str | None, ip: str | None, defaults: Sequence[str], **options: Any
+    ) -> int:
+        return command(entity=_entity(user, client_id, ip, defaults), **options)
+
+    wrapped: Callable[..., int] = with_entity
     for option in reversed(_ENTITY):
-        command = option(command)
-    return command
+        wrapped = option(wrapped)
+    return wrapped
 
 
 def _entity(user: str | None, client_id: str | None, ip: str | None, defaults: Sequence[str]) -> QuotaEntity:
@@ -71,14 +82,11 @@ def _row(entity: QuotaEntity) -> list[object]:
 @_of_entity
 @JSON
 @clustered
-def list_quotas(
-    url: str, user: str | None, client_id: str | None, ip: str | None, defaults: Sequence[str], as_lines: bool
-) -> int:
+def list_quotas(url: str, entity: QuotaEntity, as_lines: bool) -> int:
     """List quotas: all, or those of clients that have these names."""
-    which = _entity(user, client_id, ip, defaults)
-    described = ask(url, lambda admin: admin.describe_quotas(which))
+    described = ask(url, lambda admin: admin.describe_quotas(entity))
     rows: Rows = [
-        [*_row(entity), name, _whole(each)] for entity, quotas in described.items() for name, each in quotas.items()
+        [*_row(clients), name, _whole(each)] for clients, quotas in described.items() for name, each in quotas.items()
     ]
     echo_rows([*HEAD, "value"], sorted(rows, key=str), as_lines)
     return 0
@@ -97,23 +105,14 @@ def list_quotas(
 @APPLY
 @JSON
 @clustered
-def set_quotas(
-    url: str,
-    settings: Sequence[str],
-    user: str | None,
-    client_id: str | None,
-    ip: str | None,
-    defaults: Sequence[str],
-    apply: bool,
-    as_lines: bool,
-) -> int:
+def set_quotas(url: str, settings: Sequence[str], entity: QuotaEntity, apply: bool, as_lines: bool) -> int:
     """Set quotas: producer_byte_rate, consumer_byte_rate (bytes per second and broker), request_percentage,
     controller_mutation_rate; of an address connection_creation_rate.
 
     Without --apply, print what would be set; brokers check whether it can be.
     """
     wanted = dict(_quota(text) for text in settings)
-    return _change(url, _named_entity(user, client_id, ip, defaults), wanted, apply, as_lines)
+    return _change(url, _named(entity), wanted, apply, as_lines)
 
 
 @quotas.command(epilog=examples("odradek quotas remove producer_byte_rate --user bob --apply"))
@@ -122,22 +121,12 @@ def set_quotas(
 @APPLY
 @JSON
 @clustered
-def remove(
-    url: str,
-    names: Sequence[str],
-    user: str | None,
-    client_id: str | None,
-    ip: str | None,
-    defaults: Sequence[str],
-    apply: bool,
-    as_lines: bool,
-) -> int:
+def remove(url: str, names: Sequence[str], entity: QuotaEntity, apply: bool, as_lines: bool) -> int:
     """Remove quotas. Without --apply, print what would be removed."""
-    return _change(url, _named_entity(user, client_id, ip, defaults), dict.fromkeys(names), apply, as_lines)
+    return _change(url, _named(entity), dict.fromkeys(names), apply, as_lines)
 
 
-def _named_entity(user: str | None, client_id: str | None, ip: str | None, defaults: Sequence[str]) -> QuotaEntity:
-    entity = _entity(user, client_id, ip, defaults)
+def _named(entity: QuotaEntity) -> QuotaEntity:
     if entity == QuotaEntity():
         raise click.UsageError("whose quotas? Give --user, --client-id, --ip or --default")
     return entity
