@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import click
 
 import odradek as od
+from odradek.cli.admin import Rows, ask, echo_dry_run
 from odradek.cli.cluster_queries import delete_described
 from odradek.cli.lag import GroupLag
 from odradek.cli.options import APPLY, JSON, clustered, examples
 from odradek.cli.output import echo_failures, echo_json, echo_rows
-from odradek.core.admin import GroupDescription, Results
+from odradek.core.admin import GroupDescription
 
 __all__ = ["group"]
 
@@ -36,11 +37,9 @@ def group() -> None:
 def list_groups(url: str, as_lines: bool) -> int:
     """List all groups; what brokers do not report is left out."""
 
-    async def main() -> list[list[object]]:
-        async with od.connect(url) as k:
-            return [[each.name, each.type, each.state, each.protocol_type] for each in await k.admin.list_groups()]
-
-    echo_rows(["group", "type", "state", "protocol"], od.run(main), as_lines)
+    groups = ask(url, lambda admin: admin.list_groups())
+    rows: Rows = [[each.name, each.type, each.state, each.protocol_type] for each in groups]
+    echo_rows(["group", "type", "state", "protocol"], rows, as_lines)
     return 0
 
 
@@ -87,13 +86,8 @@ def delete(url: str, names: Sequence[str], apply: bool, as_lines: bool) -> int:
     Without --apply, print what would be deleted.
     """
 
-    async def main() -> Results[str, GroupDescription]:
-        async with od.connect(url) as k:
-            return await delete_described(k.admin.describe_groups, k.admin.delete_groups, names, apply)
-
-    deleted = od.run(main)
+    deleted = ask(url, lambda admin: delete_described(admin.describe_groups, admin.delete_groups, names, apply))
     rows = [[name, each.state, len(each.members), apply] for name, each in deleted.done.items()]
     echo_rows(["group", "state", "members", "deleted"], rows, as_lines)
-    if not apply:
-        click.echo("nothing was deleted: add --apply", err=True)
+    echo_dry_run(apply, "deleted")
     return echo_failures(deleted.failed)

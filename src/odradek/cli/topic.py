@@ -11,6 +11,7 @@ from odradek.cli.admin import (
     APPEND,
     SUBTRACT,
     Rows,
+    ask,
     change_text,
     config_changes,
     echo_dry_run,
@@ -24,10 +25,8 @@ from odradek.cli.output import echo_failures, echo_rows
 from odradek.core.admin import (
     ConfigChange,
     ConfigSource,
-    CreatedTopic,
     PartitionDescription,
     Results,
-    TopicDescription,
 )
 from odradek.types import EARLIEST, LATEST, AtTime, Position, PositionSpec, StartPosition, TopicPartition
 
@@ -76,11 +75,9 @@ def create(
     """Create TOPICs that are alike."""
     config = dict(setting(text) for text in settings)
 
-    async def main() -> Results[str, CreatedTopic]:
-        async with od.connect(url) as k:
-            return await k.admin.create_topics(names, partitions=partitions, replicas=replicas, config=config)
-
-    results = od.run(main)
+    results = ask(
+        url, lambda admin: admin.create_topics(names, partitions=partitions, replicas=replicas, config=config)
+    )
     rows: Rows = [[each.name, each.partitions, each.replicas] for each in results.done.values()]
     echo_rows(["topic", "partitions", "replicas"], rows, as_lines)
     return echo_failures(results.failed)
@@ -152,11 +149,7 @@ def _state(partition: PartitionDescription) -> str:
 def delete(url: str, names: Sequence[str], apply: bool, as_lines: bool) -> int:
     """Delete TOPICs with all their records. It cannot be undone; without --apply, print what would be deleted."""
 
-    async def main() -> Results[str, TopicDescription]:
-        async with od.connect(url) as k:
-            return await delete_described(k.admin.describe_topics, k.admin.delete_topics, names, apply)
-
-    deleted = od.run(main)
+    deleted = ask(url, lambda admin: delete_described(admin.describe_topics, admin.delete_topics, names, apply))
     rows: Rows = [[name, len(each.partitions), apply] for name, each in deleted.done.items()]
     echo_rows(["topic", "partitions", "deleted"], rows, as_lines)
     echo_dry_run(apply, "deleted")
