@@ -44,9 +44,10 @@ async def find_topics(k: od.Cluster, words: Sequence[str]) -> list[str]:
 
     Raises click.ClickException if there are none for an expression.
     """
+    known = sorted(await k.topics()) if any(word[:1] == "^" for word in words) else []
     topics: dict[str, None] = {}
     for word in words:
-        names = sorted(name for name in await k.topics() if re.match(word, name)) if word[:1] == "^" else [word]
+        names = [name for name in known if re.match(word, name)] if word[:1] == "^" else [word]
         if not names:
             raise click.ClickException(f"{word}: no topic has such a name")
         topics |= dict.fromkeys(names)
