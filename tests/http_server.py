@@ -61,7 +61,7 @@ def http_server(
 
     with Server(("127.0.0.1", 0), Handler) as server:
         if tls is not None:
-            server.socket = tls.wrap_socket(server.socket, server_side=True)
+            server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
         thread = Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:

@@ -15,6 +15,7 @@ from urllib.parse import quote, urlsplit
 from odradek import arguments
 from odradek.core.backoff import Backoff
 from odradek.errors import Closed, ConfigError
+from odradek.io.http import closing_handshakes
 from odradek.io.retry import retry
 from odradek.io.security import SECURITY, Security, TokenProvider
 from odradek.io.tls import client_context
@@ -227,7 +228,9 @@ class SchemaRegistry:
         if body is not None:
             headers["Content-Type"] = CONTENT_TYPE
         try:
-            response = await self._http.request(method, url + path, json=body, headers=headers)
+            response = await self._http.request(
+                method, url + path, json=body, headers=headers, extensions=closing_handshakes()
+            )
         except self._http_errors as error:
             self._attempts += 1  # the next one is for the next of the URLs
             raise RegistryError(self._shown, _reason(error)) from error

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote_plus, urlsplit
 
 from odradek.errors import ConfigError
+from odradek.io.http import closing_handshakes
 from odradek.io.security import Security, TokenError
 from odradek.io.tls import client_context
 
@@ -70,7 +71,7 @@ class ClientCredentials:
         headers = {"Accept": "application/json", "Authorization": f"Basic {self._credentials()}"}
         try:
             async with self._http.AsyncClient(verify=self._tls, timeout=None) as http:  # the limit is `TokenSource`'s
-                response = await http.post(self._url, data=form, headers=headers)
+                response = await http.post(self._url, data=form, headers=headers, extensions=closing_handshakes())
         except self._http.HTTPError as error:
             unanswered = TokenError(f"{self._url}: {type(error).__name__}: {_cause(error)}")
             unanswered.retriable = True
