@@ -21,7 +21,6 @@ The models below are the reference: the text below each field gives its meaning 
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -30,22 +29,18 @@ from zoneinfo import ZoneInfo
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
-    PrivateAttr,
-    ValidationError,
     ValidationInfo,
     model_validator,
 )
 
 from odradek import arguments
 from odradek.client.connect import connect
+from odradek.config_file import ConfigFile, ConfigFileError, ConfigTable, read
 from odradek.core.interfaces import RECORDS
 from odradek.errors import ConfigError
 from odradek.io.drivers import zookeeper_url
-from odradek.pipeline.config_mistakes import Lines, PipelineFileError, describe, key_lines, line_of, not_toml
 from odradek.pipeline.decode import Decoding, Kind, parse_ddl
 from odradek.pipeline.layout import PartitionColumn, parse_columns, resolve_location
 from odradek.ranges.catalog import unit_of_directories
@@ -124,15 +119,11 @@ FlowName: TypeAlias = Annotated[
 ]
 
 
+class PipelineFileError(ConfigFileError):
+    """The pipeline file has mistakes."""
+
+
 # ---- the file ------------------------------------------------------------------------------------------------
-
-
-class ConfigTable(BaseModel):
-    """A table of the file. A key with `repr=False` may have secrets: no error shows its value."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True, hide_input_in_errors=True
-    )
 
 
 class SourceConfig(ConfigTable):
@@ -270,7 +261,7 @@ class SinkConfig(ConfigTable):
     """Delta Lake, or Apache Iceberg"""
     path: Location
     """location of the table: a directory, or a URL such as `s3://bucket/orders`"""
-    partition_by: Annotated[list[str], AfterValidator(_columns)] = ["topic", "date"]
+    partition_by: Annotated[list[str], AfterValidator(_columns)] = Field(default=["topic", "date"])
     """columns that divide the table: `topic`, `date` and `hour` of the record's time, any decoded field; with iceberg
     also `bucket(16, field)` and `truncate(4, field)`"""
     zone: Annotated[str, _parsed(ZoneInfo, "no such time zone")] = "UTC"
@@ -279,9 +270,9 @@ class SinkConfig(ConfigTable):
     """approximate size of the files that `compact` writes"""
     compression: Literal["zstd", "snappy", "gzip", "none"] = "zstd"
     """compression of the Parquet files"""
-    options: dict[str, str] = Field(default={}, repr=False)
+    options: dict[str, str] = Field(default_factory=dict, repr=False)
     """options of the object store, as deltalake or pyiceberg name them"""
-    last_by: list[str] = []
+    last_by: list[str] = Field(default_factory=list)
     """delta: keep the last row of each value of these columns, such as `key`, whose tombstones delete"""
     unique: UniqueConfig | None = None
     """delta: keep one row of each id within a window"""
@@ -341,20 +332,12 @@ class Flow(ConfigTable):
         return self
 
 
-class Pipeline(ConfigTable):
+class Pipeline(ConfigFile):
     """The whole file."""
 
     source: SourceConfig
     run: RunConfig = RunConfig()
     flows: dict[FlowName, Flow] = Field(min_length=1)
-
-    _file: str = PrivateAttr(default="")
-    _lines: Lines = PrivateAttr(default_factory=dict)
-
-    def at(self, *key: str) -> str:
-        """Return where a key is, for messages: `pipeline.toml:3: source.logs`. One that is not there has the line of
-        its table."""
-        return f"{self._file}:{line_of(self._lines, key)}: {'.'.join(key)}"
 
     @property
     def unit(self) -> str:
@@ -404,20 +387,5 @@ def load(path: str | Path) -> Pipeline:
     Raises:
         PipelineFileError: The file is missing, not TOML, or has mistakes; the message names each with line and key.
     """
-    file = Path(path)
-    try:
-        text = file.read_text("utf-8")
-        body = {"run": {}, **tomllib.loads(text)}  # whose default has a path that starts from the file's directory
-        lines = key_lines(text)
-        pipeline = Pipeline.model_validate(body, context={"folder": file.absolute().parent})
-    except OSError as error:
-        raise PipelineFileError(f"{file}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise PipelineFileError(f"{file}: not UTF-8: {error.reason} at byte {error.start}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise PipelineFileError(f"{file}:{not_toml(text, str(error))}") from None
-    except ValidationError as error:
-        mistakes = sorted(describe(dict(each), Pipeline, lines) for each in error.errors())
-        raise PipelineFileError(*(f"{file}:{line}: {text}" for line, text in mistakes)) from None
-    pipeline._file, pipeline._lines = str(file), lines
-    return pipeline
+    defaults: dict[str, object] = {"run": {}}  # whose default has a path that starts from the file's directory
+    return read(path, Pipeline, PipelineFileError, defaults)

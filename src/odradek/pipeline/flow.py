@@ -39,8 +39,7 @@ from odradek.pipeline.commits import (
     to_offsets,
     to_positions,
 )
-from odradek.pipeline.config import Pipeline
-from odradek.pipeline.config_mistakes import PipelineFileError
+from odradek.pipeline.config import Pipeline, PipelineFileError
 from odradek.pipeline.decode import DeadReason, stored_name
 from odradek.pipeline.errors import (
     BatchTooOld,

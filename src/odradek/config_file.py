@@ -1,25 +1,27 @@
-"""Mistakes in a pipeline file, with their lines and keys, and without secrets."""
+"""TOML files that pydantic checks: all mistakes at once, with their lines and keys, and without secrets."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias, get_args
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar, get_args
 
 import tomlkit
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 from tomlkit.items import AoT, Table
 
 from odradek.errors import ConfigError
 
-__all__ = ["Lines", "PipelineFileError", "describe", "key_lines", "line_of", "not_toml"]
+__all__ = ["ConfigFile", "ConfigFileError", "ConfigTable", "read"]
 
 Lines: TypeAlias = dict[tuple[str, ...], int]
 """Key of the file -> its line."""
 
 
-class PipelineFileError(ConfigError):
-    """The pipeline file has mistakes.
+class ConfigFileError(ConfigError):
+    """A file has mistakes.
 
     Args:
         mistakes: All of them, each with file, line and key.
@@ -33,11 +35,67 @@ class PipelineFileError(ConfigError):
         return "\n".join(self.mistakes)
 
 
+class ConfigTable(BaseModel):
+    """A table of a file. A key with `repr=False` may have secrets: no error shows its value."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True, hide_input_in_errors=True
+    )
+
+
+class ConfigFile(ConfigTable):
+    """A whole file."""
+
+    _file: str = PrivateAttr(default="")
+    _lines: Lines = PrivateAttr(default_factory=dict)
+
+    def at(self, *key: str) -> str:
+        """Return where a key is, for messages: `pipeline.toml:3: source.logs`. One that is not there has the line of
+        its table."""
+        return f"{self._file}:{_line_of(self._lines, key)}: {'.'.join(key)}"
+
+
+F = TypeVar("F", bound=ConfigFile)
+
+
+def read(
+    path: str | Path, model: type[F], error: type[ConfigFileError], defaults: Mapping[str, Any] | None = None
+) -> F:
+    """Read and check a file. Validators find its directory as `context["folder"]`.
+
+    Args:
+        path: The file.
+        model: What it has to look like.
+        error: What is raised if it does not.
+        defaults: Values of keys that the file leaves out, which are checked like its own.
+
+    Raises:
+        ConfigFileError: The file is missing, not TOML, or has mistakes; the message names each with line and key.
+    """
+    file = Path(path)
+    try:
+        text = file.read_text("utf-8")
+        body = {**(defaults or {}), **tomllib.loads(text)}
+        lines = _key_lines(text)
+        checked = model.model_validate(body, context={"folder": file.absolute().parent})
+    except OSError as missing:
+        raise error(f"{file}: {missing.strerror}") from missing
+    except UnicodeDecodeError as damaged:
+        raise error(f"{file}: not UTF-8: {damaged.reason} at byte {damaged.start}") from damaged
+    except tomllib.TOMLDecodeError as malformed:
+        raise error(f"{file}:{_not_toml(text, str(malformed))}") from None
+    except ValidationError as wrong:
+        mistakes = sorted(_describe(dict(each), model, lines) for each in wrong.errors())
+        raise error(*(f"{file}:{line}: {text}" for line, text in mistakes)) from None
+    checked._file, checked._lines = str(file), lines
+    return checked
+
+
 _TWICE = ("Cannot overwrite a value", "Cannot declare", "Cannot mutate immutable namespace")
 """Beginnings of tomllib's messages about a key, or a table, that the file has already."""
 
 
-def not_toml(text: str, why: str) -> str:
+def _not_toml(text: str, why: str) -> str:
     """Return line and mistake of a text that is not TOML; tomllib says why and where, and nothing of a value."""
     match = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", why, re.DOTALL)
     line = int((match and match[2]) or text.count("\n") + 1)
@@ -46,7 +104,7 @@ def not_toml(text: str, why: str) -> str:
     return f"{line}: not TOML: {match[1] if match else why}"
 
 
-def describe(mistake: Mapping[str, Any], file: type[BaseModel], lines: Lines) -> tuple[int, str]:
+def _describe(mistake: Mapping[str, Any], file: type[BaseModel], lines: Lines) -> tuple[int, str]:
     """Return the line of a mistake that pydantic has found, and its key with what is wrong."""
     key = tuple(part for part in mistake["loc"] if isinstance(part, str) and part != "[key]")
     text = mistake["msg"].removeprefix("Value error, ")
@@ -57,10 +115,10 @@ def describe(mistake: Mapping[str, Any], file: type[BaseModel], lines: Lines) ->
             text = "it is missing"
         case _, str() | int() | float() as value if not _may_be_secret(file, key):
             text += f" (it is {value!r})"
-    return line_of(lines, key), f"{'.'.join(key) or 'the file'}: {text}"
+    return _line_of(lines, key), f"{'.'.join(key) or 'the file'}: {text}"
 
 
-def line_of(lines: Lines, key: tuple[str, ...]) -> int:
+def _line_of(lines: Lines, key: tuple[str, ...]) -> int:
     """Return the line of a key, or of the table that it would be in."""
     return next((lines[key[:length]] for length in range(len(key), 0, -1) if key[:length] in lines), 1)
 
@@ -94,7 +152,7 @@ def _tables(annotation: Any) -> list[type[BaseModel]]:
     return [kind for kind in kinds if issubclass(kind, BaseModel)]
 
 
-def key_lines(text: str) -> Lines:
+def _key_lines(text: str) -> Lines:
     """Return the line of each key of a TOML file."""
     lines: Lines = {}
     _note_lines(tomlkit.parse(text), (), 1, lines)
