@@ -1,0 +1,1 @@
+"""Copies topics and groups from one cluster to another, exactly once."""

@@ -1,0 +1,208 @@
+"""The file of a mirror, checked.
+
+    name = "leave07"
+    [source]
+    url = "kafka07+zk://zk1:2181,zk2:2181/kafka"
+    [target]
+    url = "kafka://new1:9092,new2:9092"
+    [topics]
+    include = ["orders"]
+
+The models below are the reference: the text below each field gives its meaning and unit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeAlias
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from odradek import arguments
+from odradek.client.cluster import Cluster
+from odradek.client.connect import connect
+from odradek.client.options import Compression
+from odradek.config_file import ConfigFile, ConfigFileError, ConfigTable, read
+from odradek.io.security import Security
+from odradek.types import MiB
+
+__all__ = ["MirrorConfig", "MirrorFileError", "RunConfig", "TopicsConfig", "load"]
+
+_SECURITY_OPTIONS = {field.name for field in dataclasses.fields(Security)} - {"ssl_context", "sasl_token_provider"}
+
+
+class MirrorFileError(ConfigFileError):
+    """The file of a mirror has mistakes."""
+
+
+def _size(value: object) -> object:
+    size = arguments.bytes_of_text(value) if isinstance(value, str) else value
+    if size is None:
+        raise ValueError('a size is a number of bytes, or like "64k", "128m", "2g"')
+    return size
+
+
+def _without_user(url: str) -> str:
+    if "@" in url.partition("://")[2].partition("/")[0] and not url.startswith("kafka07:"):
+        raise ValueError("no user here: [security] has sasl_username and sasl_password")
+    return url
+
+
+def _security(options: dict[str, Any]) -> dict[str, Any]:
+    if unknown := sorted(options.keys() - _SECURITY_OPTIONS):
+        raise ValueError(f"there is no option {unknown[0]}; known here: {', '.join(sorted(_SECURITY_OPTIONS))}")
+    return options
+
+
+def _regular_expression(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from None
+    return text
+
+
+def _template(text: str) -> str:
+    if text.count("{topic}") != 1 or set(text.replace("{topic}", "")) & set("{}"):
+        raise ValueError("it must have {topic} once, such as 'old.{topic}'")
+    return text
+
+
+Size: TypeAlias = Annotated[int, BeforeValidator(_size), Field(gt=0)]
+Url: TypeAlias = Annotated[str, AfterValidator(_without_user)]
+
+
+class ClusterConfig(ConfigTable):
+    """A cluster."""
+
+    url: Url = Field(repr=False)
+    """as `odradek.connect` takes it"""
+    security: Annotated[dict[str, str | bool], AfterValidator(_security)] | None = Field(default=None, repr=False)
+    """options of `odradek.Security`; a text `env:NAME` is the value of that environment variable. Without this table
+    the variables ODRADEK_SSL_... and ODRADEK_SASL_... count, for both clusters"""
+
+    @model_validator(mode="after")
+    def _connects(self) -> Self:
+        self.connect()  # which opens nothing
+        return self
+
+    def connect(self) -> Cluster:
+        """Return the cluster, to be used as `async with`.
+
+        Raises:
+            ConfigError: URL or security cannot work; a variable is not set.
+        """
+        security = None if self.security is None else Security(**{k: _value(k, v) for k, v in self.security.items()})
+        return connect(self.url, security=security, client_id="odradek-mirror")
+
+
+def _value(name: str, value: str | bool) -> Any:
+    if not isinstance(value, str) or not value.startswith("env:"):
+        return value
+    variable = value.removeprefix("env:")
+    if variable not in os.environ:
+        raise ValueError(f"security.{name}: the environment has no variable {variable}")
+    return os.environ[variable]
+
+
+class TargetConfig(ClusterConfig):
+    """The cluster that is copied to: of Kafka 0.11 or later exactly once, of 0.10.1 and 0.10.2 at least once."""
+
+    replicas: int | None = Field(default=None, gt=0)
+    """number of replicas of each partition of new topics; by default what the brokers are configured to make"""
+
+    @model_validator(mode="after")
+    def _is_kafka(self) -> Self:
+        if not re.match(r"kafka[:+]|[^:/]+:\d", self.url):
+            raise ValueError("a target is named by kafka://")
+        return self
+
+
+class TopicsConfig(ConfigTable):
+    """Which topics are copied, and how."""
+
+    include: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
+    """names of topics"""
+    pattern: Annotated[str, AfterValidator(_regular_expression)] | None = None
+    """all topics that this regular expression matches as a whole, too, also those that are made later"""
+    exclude: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
+    """names of topics that `pattern` matches, and that are not copied"""
+    rename: dict[str, Annotated[str, Field(min_length=1)]] = Field(default_factory=dict)
+    """name on the source -> name on the target"""
+    target: Annotated[str, AfterValidator(_template)] = "{topic}"
+    """name on the target of topics that `rename` does not name, such as `old.{topic}`"""
+    isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
+    """read_committed leaves out records of transactions that were aborted, and waits for the end of open ones"""
+    origin_headers: bool = False
+    """add four headers to each record: odradek.cluster, odradek.topic, odradek.partition, odradek.position"""
+    append: bool = False
+    """copy also to topics that have records already"""
+    lost: Literal["fail", "continue"] = "fail"
+    """policy for records that the source deleted before they were copied: `continue` begins at the oldest there is"""
+
+    @model_validator(mode="after")
+    def _chosen(self) -> Self:
+        if not self.include and self.pattern is None:
+            raise ValueError("give include, pattern, or both")
+        if unknown := sorted(name for name in self.rename if not self.takes(name)):
+            raise ValueError(f"rename.{unknown[0]}: include and pattern do not name this topic")
+        return self
+
+    def takes(self, topic: str) -> bool:
+        """Return True if a topic is to be copied."""
+        if topic in self.include:
+            return True
+        return self.pattern is not None and topic not in self.exclude and bool(re.fullmatch(self.pattern, topic))
+
+    def target_name(self, topic: str) -> str:
+        """Return the name on the target."""
+        return self.rename.get(topic) or self.target.replace("{topic}", topic)
+
+
+class RunConfig(ConfigTable):
+    """Limits and settings of a run."""
+
+    tasks: int = Field(default=4, gt=0, le=1000)
+    """number of tasks that copy at the same time, each with its share of the partitions and a transaction of its own;
+    fixed by the first run"""
+    transaction_bytes: Size = 16 * MiB
+    """a transaction is committed when it has records of this size, and once nothing more has come for
+    `transaction_seconds`"""
+    transaction_seconds: float = Field(default=0.5, gt=0, le=600)
+    """maximum time that a transaction waits for records (s)"""
+    compression: Compression = "none"
+    """compression of the records on the target: none, gzip, snappy, lz4, zstd, with a level as in `zstd:9`"""
+    max_message_bytes: Size = Field(default=64 * MiB, le=1 << 30)
+    """size of the largest message"""
+
+
+class MirrorConfig(ConfigFile):
+    """The whole file."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9._-]{1,100}$")
+    """name of the mirror: its topic on the target is `odradek.mirror.NAME`, which says how far it is"""
+    source: ClusterConfig
+    target: TargetConfig
+    topics: TopicsConfig
+    run: RunConfig = RunConfig()
+
+    @property
+    def topic(self) -> str:
+        """The topic of the mirror, on the target."""
+        return f"odradek.mirror.{self.name}"
+
+    def transactional_id(self, task: int | None = None) -> str:
+        """Return the transactional id of a task, or (None) of what decides which partitions tasks have."""
+        return f"odradek-mirror-{self.name}" + ("" if task is None else f"-{task}")
+
+
+def load(path: str | Path) -> MirrorConfig:
+    """Read and check the file of a mirror.
+
+    Raises:
+        MirrorFileError: The file is missing, not TOML, or has mistakes; the message names each with line and key.
+    """
+    return read(path, MirrorConfig, MirrorFileError)

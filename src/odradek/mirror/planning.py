@@ -1,0 +1,178 @@
+"""Which topics are copied where: pure decisions about what both clusters look like."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from odradek.errors import ConfigError
+from odradek.mirror.config import MirrorConfig
+from odradek.mirror.stored import CopiedTopic, Destination, MirrorIdentity, StoredState
+from odradek.types import TopicPartition, by_broker
+
+__all__ = ["ClusterTopics", "MirrorRefused", "PlannedTopic", "TargetTopic", "check", "plan_topics"]
+
+INTERNAL = ("__", "odradek.mirror.")
+"""Beginnings of names of topics that belong to a cluster, or to mirrors, and are not copied by a pattern."""
+
+
+class MirrorRefused(ConfigError):
+    """Copying would be wrong, or would write into what is not the mirror's. Nothing was written.
+
+    Args:
+        mistakes: All reasons, each with what to do about it.
+    """
+
+    def __init__(self, *mistakes: str) -> None:
+        super().__init__(*mistakes)
+        self.mistakes = mistakes
+
+    def message(self) -> str:
+        return "\n".join(self.mistakes)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTopic:
+    """A topic of the target.
+
+    Args:
+        topic_id: Its id, where brokers have ids.
+        partitions: How many it has.
+        records: How many offsets its log spans.
+    """
+
+    topic_id: str | None
+    partitions: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterTopics:
+    """What both clusters look like.
+
+    Args:
+        identity: The clusters.
+        source: Topic -> its partitions, of topics that are chosen.
+        target: Topic -> what it is, of those that the chosen topics are copied to.
+    """
+
+    identity: MirrorIdentity
+    source: Mapping[str, Sequence[TopicPartition]]
+    target: Mapping[str, TargetTopic]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTopic:
+    """A topic that is copied.
+
+    Args:
+        copied: Where its partitions go; `target_id` is None for a topic that has to be made.
+        create: How many partitions the topic on the target is to be made with; None: it exists.
+        grow: How many partitions it is to have; None: it has enough.
+    """
+
+    copied: CopiedTopic
+    create: int | None = None
+    grow: int | None = None
+
+
+def chosen_topics(config: MirrorConfig, topics: Iterable[str]) -> list[str]:
+    """Return those of a cluster's topics that are to be copied, in order."""
+    wanted = config.topics
+    return sorted(t for t in topics if wanted.takes(t) and (t in wanted.include or not t.startswith(INTERNAL)))
+
+
+def check(config: MirrorConfig, state: StoredState, topics: ClusterTopics) -> None:
+    """Compare what is to be copied with what both clusters look like.
+
+    Raises:
+        MirrorRefused: Something is wrong.
+    """
+    mistakes = [*_of_clusters(config, state, topics), *_of_names(config, topics)]
+    for name in topics.source:
+        mistakes += _of_topic(config, state.topics.get(name), name, topics)
+    if mistakes:
+        raise MirrorRefused(*mistakes)
+
+
+def _of_clusters(config: MirrorConfig, state: StoredState, topics: ClusterTopics) -> list[str]:
+    stored, now = state.identity, topics.identity
+    if now.source == now.target:
+        return [f"source and target are the same cluster ({now.source}): a mirror copies from one cluster to another"]
+    if stored is not None and stored.source != now.source:
+        return [
+            f"the mirror {config.name!r} copies from {stored.source}, and this file names {now.source}: "
+            "give this mirror another name"
+        ]
+    return []
+
+
+def _of_names(config: MirrorConfig, topics: ClusterTopics) -> list[str]:
+    mistakes = [
+        f"topics.include: the source has no topic {name!r}"
+        for name in config.topics.include
+        if name not in topics.source
+    ]
+    names = Counter(config.topics.target_name(name) for name in topics.source)
+    return mistakes + [
+        f"topics: {count} topics would be copied to {name!r}" for name, count in names.items() if count > 1
+    ]
+
+
+def _of_topic(config: MirrorConfig, copied: CopiedTopic | None, name: str, topics: ClusterTopics) -> list[str]:
+    target_name = config.topics.target_name(name)
+    target = topics.target.get(target_name)
+    if copied is not None and copied.target != target_name:
+        return [f"topic {name!r} is being copied to {copied.target!r}, and this file says {target_name!r}"]
+    if copied is not None and (target is None or target.topic_id != copied.target_id):
+        what = "was deleted" if target is None else "was deleted and made again"
+        return [
+            f"topic {target_name!r} {what} on the target after records had been copied to it: "
+            "give this mirror another name to copy them again"
+        ]
+    if copied is not None or target is None:
+        return []
+    wanted = len(topics.source[name])
+    if target.partitions != wanted:
+        return [
+            f"topic {target_name!r} has {target.partitions} partitions on the target, and {wanted} on the source: "
+            "delete it, or rename it in this file (topics.rename)"
+        ]
+    if target.records and not config.topics.append:
+        return [
+            f"topic {target_name!r} has records on the target: delete them, rename it in this file (topics.rename), or "
+            "set topics.append = true"
+        ]
+    return []
+
+
+def plan_topics(config: MirrorConfig, state: StoredState, topics: ClusterTopics, tasks: int) -> list[PlannedTopic]:
+    """Return what is copied where: what the mirror has decided before stays, new partitions are added.
+
+    Args:
+        config: The file.
+        state: What the topic of the mirror says.
+        topics: Both clusters, as `check` accepts them.
+        tasks: How many tasks there are.
+    """
+    load = Counter(to.task for topic in state.topics.values() for to in topic.partitions.values())
+    planned = []
+    for name, partitions in topics.source.items():
+        target_name = config.topics.target_name(name)
+        target, known = topics.target.get(target_name), state.topics.get(name)
+        places = dict(known.partitions) if known is not None else {}
+        for partition in sorted(set(partitions) - places.keys(), key=by_broker):
+            task = min(range(tasks), key=lambda number: (load[number], number))
+            load[task] += 1
+            places[partition] = Destination(_place(partition, places), task)
+        count = 1 + max((to.partition for to in places.values()), default=0)
+        copied = CopiedTopic(name, target_name, None if target is None else target.topic_id, places)
+        grow = count if target is not None and count > target.partitions else None
+        planned.append(PlannedTopic(copied, count if target is None else None, grow))
+    return planned
+
+
+def _place(partition: TopicPartition, places: Mapping[TopicPartition, Destination]) -> int:
+    """Return the number of a partition on the target: its own; of one of a 0.7 broker, the next that is free."""
+    return partition.partition if partition.broker < 0 else len(places)
