@@ -13,6 +13,7 @@ import click
 
 from odradek.cli.connection import CLUSTER, CONNECTION, connection
 from odradek.client.options import LARGEST_MESSAGE
+from odradek.errors import ConfigError
 from odradek.types import EARLIEST, LATEST, AtTime, Position, StartPosition
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "clustered",
     "examples",
     "moment",
+    "needs_extra",
     "one_topic",
     "start_position",
 ]
@@ -72,6 +74,30 @@ def clustered(command: Callable[..., int]) -> Callable[..., int]:
     for option in reversed(CONNECTION):
         decorated = option(decorated)
     return decorated
+
+
+def needs_extra(extra: str, *packages: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Make a command raise ConfigError with the extra to install when one of its packages is missing.
+
+    Args:
+        extra: Name of the extra.
+        packages: Its top-level packages.
+    """
+
+    def decorate(command: Callable[..., int]) -> Callable[..., int]:
+        @wraps(command)
+        def checked(*arguments: Any, **options: Any) -> int:
+            try:
+                return command(*arguments, **options)
+            except ModuleNotFoundError as error:
+                missing = (error.name or "").partition(".")[0]
+                if missing not in packages:
+                    raise
+                raise ConfigError(f"{missing} is not installed: pip install 'odradek[{extra}]'") from None
+
+        return checked
+
+    return decorate
 
 
 def one_topic(argument: str | None, option: str | None) -> str:

@@ -9,7 +9,7 @@ import click
 
 from odradek.cli.options import JSON, examples
 from odradek.cli.output import echo_json
-from odradek.cli.pipeline.options import FILE, FLOW, load_flows, needs_extra
+from odradek.cli.pipeline.options import FILE, FLOW, load_flows, needs_pipeline
 
 __all__ = ["accept"]
 
@@ -18,7 +18,7 @@ __all__ = ["accept"]
 @FILE
 @FLOW
 @JSON
-@needs_extra
+@needs_pipeline
 def accept(file: str, flows: tuple[str, ...], as_lines: bool) -> int:
     """Go on with what is at sink.path now, although it is not the table that was written last.
 

@@ -6,7 +6,7 @@ import click
 
 from odradek.cli.options import JSON, examples
 from odradek.cli.output import echo_json
-from odradek.cli.pipeline.options import FILE, FLOW, duration, load_flows, needs_extra
+from odradek.cli.pipeline.options import FILE, FLOW, duration, load_flows, needs_pipeline
 from odradek.errors import ConfigError
 
 __all__ = ["clean", "compact"]
@@ -16,7 +16,7 @@ __all__ = ["clean", "compact"]
 @FILE
 @FLOW
 @JSON
-@needs_extra
+@needs_pipeline
 def compact(file: str, flows: tuple[str, ...], as_lines: bool) -> int:
     """Merge small files of tables into files of about `sink.file_bytes`.
 
@@ -48,7 +48,7 @@ def compact(file: str, flows: tuple[str, ...], as_lines: bool) -> int:
 )
 @click.option("--dry-run", is_flag=True, help="Only print what would be deleted.")
 @JSON
-@needs_extra
+@needs_pipeline
 def clean(file: str, flows: tuple[str, ...], older_s: float, dry_run: bool, as_lines: bool) -> int:
     """Delete files that no newer version of a table needs, with Delta's `vacuum`, or by expiry of Iceberg's snapshots.
 

@@ -8,7 +8,7 @@ import click
 
 from odradek.cli.options import JSON, QUIET, examples
 from odradek.cli.output import echo_json, progress
-from odradek.cli.pipeline.options import FILE, load_flows, needs_extra
+from odradek.cli.pipeline.options import FILE, load_flows, needs_pipeline
 
 __all__ = ["export"]
 
@@ -31,7 +31,7 @@ __all__ = ["export"]
 )
 @JSON
 @QUIET
-@needs_extra
+@needs_pipeline
 def export(file: str, flow: str, folder: str, by: tuple[str, ...], as_lines: bool, quiet: bool) -> int:
     """Write all rows of a table to Parquet files in directories like `topic=orders/date=2026-11-21`."""
     from odradek.pipeline.committed import export_table, open_committed

@@ -6,7 +6,7 @@ import click
 
 from odradek.cli.options import JSON, examples
 from odradek.cli.output import echo_json
-from odradek.cli.pipeline.options import FILE, FLOW, load_flows, needs_extra
+from odradek.cli.pipeline.options import FILE, FLOW, load_flows, needs_pipeline
 
 __all__ = ["files"]
 
@@ -17,7 +17,7 @@ __all__ = ["files"]
 @FILE
 @FLOW
 @JSON
-@needs_extra
+@needs_pipeline
 def files(file: str, flows: tuple[str, ...], as_lines: bool) -> int:
     """Print the files that have a table's rows now. With --json, one line per file with its size and rows."""
     from odradek.pipeline.committed import open_committed

@@ -9,7 +9,7 @@ import click
 
 from odradek.cli.options import JSON, examples
 from odradek.cli.output import echo_json, table
-from odradek.cli.pipeline.options import FILE, load_file, needs_extra, report_problems
+from odradek.cli.pipeline.options import FILE, load_file, needs_pipeline, report_problems
 from odradek.errors import OdradekError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ __all__ = ["lag", "plan"]
 @click.command(epilog=examples("odradek pipeline plan pipeline.toml", "odradek pipeline plan pipeline.toml --json"))
 @FILE
 @JSON
-@needs_extra
+@needs_pipeline
 def plan(file: str, as_lines: bool) -> int:
     """Print what a run would read now. Asks the brokers; changes nothing.
 
@@ -53,7 +53,7 @@ def plan(file: str, as_lines: bool) -> int:
 @FILE
 @click.option("--fail-over", type=click.IntRange(min=0), metavar="N", help="Exit with 1 if a flow's lag exceeds N.")
 @JSON
-@needs_extra
+@needs_pipeline
 def lag(file: str, fail_over: int | None, as_lines: bool) -> int:
     """Print how far tables are behind their logs: in records, or in bytes of log for 0.7. Asks the brokers.
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from functools import wraps
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import click
 
-from odradek.cli.options import moment
+from odradek.cli.options import moment, needs_extra
 from odradek.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,12 +25,14 @@ __all__ = [
     "format_size",
     "load_file",
     "load_flows",
-    "needs_extra",
+    "needs_pipeline",
     "report_problems",
 ]
 
-EXTRA = ("deltalake", "fastavro", "pyarrow", "pydantic", "pyspark", "py4j", "tomlkit", "jinja2")
-"""Top-level packages of the extra `pipeline`."""
+needs_pipeline = needs_extra(
+    "pipeline", "deltalake", "fastavro", "pyarrow", "pydantic", "pyspark", "py4j", "tomlkit", "jinja2"
+)
+"""Decorates every command of a pipeline."""
 
 FILE = click.argument("file", metavar="FILE.toml", type=click.Path(dir_okay=False))
 FLOW = click.option("--flow", "flows", multiple=True, metavar="NAME", help="Only this flow; can be repeated.")
@@ -46,22 +47,6 @@ SINCE = click.option("--since", type=moment, metavar="TIME", help="Only batches 
 UNTIL = click.option("--until", type=moment, metavar="TIME", help="Only batches committed before this time.")
 APPLY = click.option("--apply", is_flag=True, help="Apply the changes. Without it, only print them.")
 DURATION = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-def needs_extra(command: Callable[..., int]) -> Callable[..., int]:
-    """Make a command raise ConfigError with the extra to install when one of its packages is missing."""
-
-    @wraps(command)
-    def checked(*arguments: Any, **options: Any) -> int:
-        try:
-            return command(*arguments, **options)
-        except ModuleNotFoundError as error:
-            missing = (error.name or "").partition(".")[0]
-            if missing not in EXTRA:
-                raise
-            raise ConfigError(f"{missing} is not installed: pip install 'odradek[pipeline]'") from None
-
-    return checked
 
 
 def duration(text: str) -> float:

@@ -11,7 +11,7 @@ import click
 import odradek as od
 from odradek.cli.options import CLUSTER, JSON, QUIET, examples
 from odradek.cli.output import echo_json, progress
-from odradek.cli.pipeline.options import APPLY, BATCH, FILE, SINCE, UNTIL, load_flows, needs_extra
+from odradek.cli.pipeline.options import APPLY, BATCH, FILE, SINCE, UNTIL, load_flows, needs_pipeline
 from odradek.io.drivers import zookeeper_url
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ __all__ = ["replay"]
 @APPLY
 @JSON
 @QUIET
-@needs_extra
+@needs_pipeline
 def replay(
     file: str,
     flow: str | None,

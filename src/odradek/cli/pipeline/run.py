@@ -16,7 +16,7 @@ import click
 
 from odradek.cli.options import JSON, QUIET, examples
 from odradek.cli.output import echo_json, table
-from odradek.cli.pipeline.options import FILE, format_size, load_file, needs_extra, report_problems
+from odradek.cli.pipeline.options import FILE, format_size, load_file, needs_pipeline, report_problems
 
 if TYPE_CHECKING:
     from odradek.pipeline.commits import Commit
@@ -58,7 +58,7 @@ def _setting(text: str) -> tuple[str, str]:
 @click.option("--conf", "settings", type=_setting, multiple=True, metavar="KEY=VALUE", help="A Spark setting.")
 @JSON
 @QUIET
-@needs_extra
+@needs_pipeline
 def run(
     file: str,
     follow: bool,

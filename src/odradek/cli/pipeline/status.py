@@ -8,7 +8,7 @@ import click
 
 from odradek.cli.options import JSON, examples
 from odradek.cli.output import echo_json, table
-from odradek.cli.pipeline.options import FILE, format_size, load_file, needs_extra, report_problems
+from odradek.cli.pipeline.options import FILE, format_size, load_file, needs_pipeline, report_problems
 
 __all__ = ["status"]
 
@@ -16,7 +16,7 @@ __all__ = ["status"]
 @click.command(epilog=examples("odradek pipeline status pipeline.toml", "odradek pipeline status pipeline.toml --json"))
 @FILE
 @JSON
-@needs_extra
+@needs_pipeline
 def status(file: str, as_lines: bool) -> int:
     """Print the size of tables, the time of their last commit, and, if their logs can be reached, their lag.
 

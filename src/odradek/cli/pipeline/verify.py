@@ -8,7 +8,7 @@ import click
 
 from odradek.cli.options import JSON, QUIET, examples
 from odradek.cli.output import echo_json, progress, table
-from odradek.cli.pipeline.options import BATCH, FILE, FLOW, SINCE, UNTIL, load_flows, needs_extra
+from odradek.cli.pipeline.options import BATCH, FILE, FLOW, SINCE, UNTIL, load_flows, needs_pipeline
 
 if TYPE_CHECKING:
     from odradek.pipeline.verify import VerifyResult
@@ -30,7 +30,7 @@ __all__ = ["verify"]
 @UNTIL
 @JSON
 @QUIET
-@needs_extra
+@needs_pipeline
 def verify(
     file: str,
     flows: tuple[str, ...],
