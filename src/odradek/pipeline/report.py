@@ -1,7 +1,6 @@
 """The results of a run: as values, as text for people, and as a page of HTML, with an index of all pages.
 
-Pages need no network and run no scripts. Names come from topics and data and are not trusted: the template escapes all
-text, and `_visible` replaces characters that would not be seen.
+Names come from topics and data and are not trusted: see `odradek.pages`.
 """
 
 from __future__ import annotations
@@ -11,14 +10,13 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jinja2 import Environment, Template
+from jinja2 import Template
 
+from odradek.pages import count, duration, moment, size, template
 from odradek.pipeline.commits import Commit, Gap, replace_text
 
 __all__ = ["FlowSummary", "RunSummary", "log_text", "render", "write_report"]
@@ -105,47 +103,9 @@ class RunSummary:
         return any(flow.failed for flow in self.flows)
 
 
-# ---- texts ---------------------------------------------------------------------------------------------------
-
-
-def count(number: float) -> str:
-    """Format a number: 1,234,567."""
-    return f"{number:,.0f}"
-
-
-def times(number: int, one: str, many: str) -> str:
-    """Format a number with its noun: 1 batch, or 2 batches."""
-    return f"{count(number)} {one if number == 1 else many}"
-
-
-def size(number: float) -> str:
-    """Format a number of bytes: 1.2 MiB."""
-    unit = "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
-        if number >= 1024:
-            number, unit = number / 1024, larger
-    return f"{number:,.0f} {unit}" if number >= 1000 else f"{number:.3g} {unit}"
-
-
 def log_text(number: float, unit: str) -> str:
     """Format a size of log in the unit of its positions: 1.2 MiB, or 1,234 records."""
     return size(number) if unit == "bytes" else f"{count(number)} {unit}"
-
-
-def duration(seconds: float) -> str:
-    """Format a number of seconds: 1 h 2 min, 3 min 4 s, or 5.6 s."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def moment(seconds: float, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
-    """Format a time (s since the epoch): 2026-11-21 12:00:00 UTC, or a number if no calendar has it."""
-    try:
-        return datetime.fromtimestamp(seconds, UTC).strftime(form)
-    except (ValueError, OverflowError, OSError):
-        return f"{seconds:.0f} s since 1970"
 
 
 # ---- pages ---------------------------------------------------------------------------------------------------
@@ -189,19 +149,7 @@ def _about(page: Path) -> str:
 
 @cache
 def _template() -> Template:
-    environment = Environment(autoescape=True, trim_blocks=True, finalize=_visible)
-    environment.filters |= {each.__name__: each for each in (count, size, log_text, duration, moment, times)}
-    return environment.from_string(files("odradek.pipeline").joinpath("report.html").read_text("utf-8"))
-
-
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
-
-
-def _visible(value: Any) -> Any:
-    """Replace invisible characters of a text, and those that reverse it, by U+FFFD. Does not escape."""
-    if type(value) is not str:  # such as what is escaped already
-        return value
-    return _CONTROL.sub("\ufffd", value.encode("utf-8", "replace").decode("utf-8"))
+    return template("odradek.pipeline", "report.html", log_text)
 
 
 def render(summary: RunSummary, before: str = "") -> str:
