@@ -15,10 +15,11 @@ from odradek.batch import Batch
 from odradek.mirror.comparing import (
     Chunk,
     ChunkHash,
-    Place,
+    MessagePosition,
     chunks_of,
     differing,
     kind_of_difference,
+    offset_on_target,
     rows_before,
     split_by_runs,
     without_origin,
@@ -113,33 +114,37 @@ def entry(*runs: tuple[int, int, int, int]) -> IndexEntry:
 
 def test_chunks_join_transactions_until_they_are_large_enough() -> None:
     entries = [entry((5, 0, 10, 3)), entry((8, 0, 14, 1), (12, 0, 15, 1)), entry((20, 2, 17, 4)), entry((30, 0, 30, 1))]
-    assert chunks_of(entries, Place(2), Place(40), 4) == [
-        Chunk(Place(2), Place(20, 2), 10, 17, (Run(5, 0, 10, 3), Run(8, 0, 14, 1), Run(12, 0, 15, 1))),
-        Chunk(Place(20, 2), Place(30), 17, 30, (Run(20, 2, 17, 4),)),
-        Chunk(Place(30), Place(40), 30, 31, (Run(30, 0, 30, 1),)),
+    assert chunks_of(entries, MessagePosition(2), MessagePosition(40), 4) == [
+        Chunk(
+            MessagePosition(2), MessagePosition(20, 2), 10, 17, (Run(5, 0, 10, 3), Run(8, 0, 14, 1), Run(12, 0, 15, 1))
+        ),
+        Chunk(MessagePosition(20, 2), MessagePosition(30), 17, 30, (Run(20, 2, 17, 4),)),
+        Chunk(MessagePosition(30), MessagePosition(40), 30, 31, (Run(30, 0, 30, 1),)),
     ]
-    assert [chunk.records for chunk in chunks_of(entries, Place(2), Place(40), 4)] == [5, 4, 1]
+    assert [chunk.records for chunk in chunks_of(entries, MessagePosition(2), MessagePosition(40), 4)] == [5, 4, 1]
 
 
 def test_without_transactions_there_is_one_chunk() -> None:
-    assert chunks_of([], Place(3), Place(9), 4) == [Chunk(Place(3), Place(9), 0, 0, ())]
+    assert chunks_of([], MessagePosition(3), MessagePosition(9), 4) == [
+        Chunk(MessagePosition(3), MessagePosition(9), 0, 0, ())
+    ]
 
 
 @pytest.mark.parametrize(
-    ("place", "rows"),
+    ("end", "rows"),
     [
-        (Place(0), 0),
-        (Place(10), 0),
-        (Place(10, 2), 2),
-        (Place(10, 9), 3),
-        (Place(11), 3),
-        (Place(40), 4),
-        (Place(99), 5),
+        (MessagePosition(0), 0),
+        (MessagePosition(10), 0),
+        (MessagePosition(10, 2), 2),
+        (MessagePosition(10, 9), 3),
+        (MessagePosition(11), 3),
+        (MessagePosition(40), 4),
+        (MessagePosition(99), 5),
     ],
 )
-def test_rows_before_a_place(place: Place, rows: int) -> None:
+def test_rows_before_a_position(end: MessagePosition, rows: int) -> None:
     part = Columns([b""] * 5, [10, 10, 10, 20, 40], [20, 20, 20, 40, 50], [0, 1, 2, 0, 0])
-    assert rows_before(part, place) == rows
+    assert rows_before(part, end) == rows
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3)), max_size=5), st.integers(0, 8), st.integers(1, 12))
@@ -149,9 +154,16 @@ def test_rows_of_runs(gaps: list[tuple[int, int]], start: int, count: int) -> No
         runs.append(Run(0, 0, offset + gap, size))
         offset += gap + size
     part = columns([ROW] * count, position=start)
-    found = [(inside, position) for inside, rows in split_by_runs(part, runs) for position in rows.positions]
+    divided = [(inside, position) for inside, rows in split_by_runs(part, runs) for position in rows.positions]
     within = {run.offset + number for run in runs for number in range(run.records)}
-    assert found == [(position in within, position) for position in part.positions]
+    assert divided == [(position in within, position) for position in part.positions]
+
+
+@pytest.mark.parametrize(
+    ("position", "offset"), [(1, None), (2, 10), (4, 12), (5, None), (7, None), (8, 20), (9, None)]
+)
+def test_offsets_on_the_target(position: int, offset: int | None) -> None:
+    assert offset_on_target([Run(2, 0, 10, 3), Run(8, 0, 20, 1)], position) == offset
 
 
 def test_headers_of_the_origin_are_left_out_where_there_are_all_four() -> None:

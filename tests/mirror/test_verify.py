@@ -17,7 +17,8 @@ from odradek.mirror import verify_partition
 from odradek.mirror.planning import MirrorRefused
 from odradek.mirror.run import run
 from odradek.mirror.task import CopiedRecords
-from odradek.mirror.verify import Difference, VerifiedPartition, VerifyResult, verify
+from odradek.mirror.verify import Difference, VerifiedMirror, VerifiedPartition, verify
+from odradek.testing import MemoryCluster
 from odradek.types import TopicPartition
 
 pytestmark = pytest.mark.anyio
@@ -31,7 +32,7 @@ TWO_RUNS = [[(0, 0, 4)], [(4, 4, 6)]]
 def pair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pair:
     """Two clusters, and chunks of one transaction each."""
     monkeypatch.setattr(verify_partition, "CHUNK_RECORDS", 1)
-    monkeypatch.setattr(verify_partition, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(verify_partition, "WAIT_SECONDS", 0.0)
     return Pair(monkeypatch, tmp_path)
 
 
@@ -91,46 +92,51 @@ async def test_the_first_difference_is_found(
     pair.copied(rows, TWO_RUNS, 10)
     partition = await compared(pair)
     assert partition.difference is not None and not partition.equal
-    found = partition.difference
-    assert (found.kind, found.index, found.position, found.offset) == (kind, index, position, offset)
-    assert bool(found.source) == (position is not None) and bool(found.target) == (offset is not None)
+    difference = partition.difference
+    assert (difference.kind, difference.index, difference.position, difference.offset) == (
+        kind,
+        index,
+        position,
+        offset,
+    )
+    assert bool(difference.source) == (position is not None) and bool(difference.target) == (offset is not None)
 
 
 async def test_a_difference_shows_both_records(pair: Pair) -> None:
     pair.source.append("orders", ROWS)
     pair.copied(_changed(5, value=b"x" * 500), TWO_RUNS, 10)
-    found = (await compared(pair)).difference
-    assert found is not None
-    assert found.source == ("value b'value 5', key b'key 5', headers (('h', b'5'),), timestamp 1700000000005")
-    assert len(found.target) < 250
+    difference = (await compared(pair)).difference
+    assert difference is not None
+    assert difference.source == ("value b'value 5', key b'key 5', headers (('h', b'5'),), timestamp 1700000000005")
+    assert len(difference.target) < 250
 
 
 async def test_a_record_that_the_index_does_not_know_is_missing(pair: Pair) -> None:
     pair.source.append("orders", ROWS)
     pair.copied([*ROWS[:5], *ROWS[6:]], [[(0, 0, 5)], [(6, 5, 4)]], 10)
-    found = (await compared(pair)).difference
-    assert found is not None and (found.kind, found.index, found.position) == ("missing", 5, 5)
+    difference = (await compared(pair)).difference
+    assert difference is not None and (difference.kind, difference.index, difference.position) == ("missing", 5, 5)
 
 
 async def test_what_came_before_the_first_record_that_was_copied_is_missing(pair: Pair) -> None:
     pair.source.append("orders", ROWS)
     pair.copied(ROWS[2:], [[(2, 0, 8)]], 10)
-    found = (await compared(pair)).difference
-    assert found is not None and (found.kind, found.index, found.position) == ("missing", 0, 0)
+    difference = (await compared(pair)).difference
+    assert difference is not None and (difference.kind, difference.index, difference.position) == ("missing", 0, 0)
 
 
 async def test_records_that_no_transaction_has_are_missing(pair: Pair) -> None:
     pair.source.append("orders", ROWS)
     pair.copied([], [], 10)
-    found = (await compared(pair)).difference
-    assert found is not None and (found.kind, found.index, found.position) == ("missing", 0, 0)
+    difference = (await compared(pair)).difference
+    assert difference is not None and (difference.kind, difference.index, difference.position) == ("missing", 0, 0)
 
 
 async def test_one_record_more_in_a_run_is_extra(pair: Pair) -> None:
     pair.source.append("orders", ROWS)
     pair.copied([*ROWS, record(10)], [[(0, 0, 11)]], 10)
-    found = (await compared(pair)).difference
-    assert found is not None and (found.kind, found.index, found.offset) == ("extra", 10, 10)
+    difference = (await compared(pair)).difference
+    assert difference is not None and (difference.kind, difference.index, difference.offset) == ("extra", 10, 10)
 
 
 async def test_other_partitions_are_compared_all_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -142,13 +148,13 @@ async def test_other_partitions_are_compared_all_the_same(monkeypatch: pytest.Mo
     for number in (0, 4):
         pair.source.corrupt(TopicPartition("orders", number), 7)
     pair.target.truncate_log(TopicPartition("orders", 2), 9)
-    monkeypatch.setattr(verify_partition, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(verify_partition, "WAIT_SECONDS", 0.0)
     result = await verify(config)
     assert not result.equal
     assert [partition.equal for partition in result.partitions] == [False, True, False, True, False, True]
     assert "CRC mismatch" in result.partitions[0].error
-    found = result.partitions[2].difference
-    assert found is not None and (found.kind, found.position) == ("missing", 9)
+    difference = result.partitions[2].difference
+    assert difference is not None and (difference.kind, difference.position) == ("missing", 9)
 
 
 # ---- timestamps ----------------------------------------------------------------------------------------------
@@ -167,8 +173,8 @@ async def test_of_some_records_the_timestamps_count(pair: Pair) -> None:
     assert (await compared(pair)).equal
     pair.target.truncate_log(P0, 8)
     pair.target.append("orders", [record(8, timestamp=1), rows[9]])
-    found = (await compared(pair)).difference
-    assert found is not None and (found.kind, found.index, found.offset) == ("timestamp", 4, 8)
+    difference = (await compared(pair)).difference
+    assert difference is not None and (difference.kind, difference.index, difference.offset) == ("timestamp", 4, 8)
 
 
 # ---- records of others ---------------------------------------------------------------------------------------
@@ -192,8 +198,8 @@ async def test_headers_with_the_origin_are_the_mirrors(pair: Pair) -> None:
     rows = [row._replace(headers=(*row.headers, *origin)) for row in ROWS]
     pair.copied(rows, TWO_RUNS, 10)
     assert (await compared(pair, "origin_headers = true")).equal
-    found = (await compared(pair)).difference
-    assert found is not None and found.kind == "headers"
+    difference = (await compared(pair)).difference
+    assert difference is not None and difference.kind == "headers"
 
 
 # ---- retention -----------------------------------------------------------------------------------------------
@@ -224,11 +230,11 @@ async def test_records_that_are_deleted_meanwhile_are_not_compared(
     extents, asked = verify_partition._extent, []
 
     async def then_deleted(*args: Any, **options: Any) -> Any:
-        found = await extents(*args, **options)
+        difference = await extents(*args, **options)
         asked.append(1)
         if len(asked) == 2:  # both sides were asked
             getattr(pair, side).delete_records(P0, 4)
-        return found
+        return difference
 
     monkeypatch.setattr(verify_partition, "_extent", then_deleted)
     partition = await compared(pair)
@@ -246,6 +252,48 @@ async def test_a_position_that_stays_out_of_range_is_an_error(pair: Pair) -> Non
     pair.copied([], THREE_RUNS, 10, topic_id=id_of_before)
     [partition] = (await verify(config)).partitions
     assert "made again" in partition.error and not partition.equal
+
+
+# ---- compaction ----------------------------------------------------------------------------------------------
+
+
+async def _compact(cluster: MemoryCluster, *gone: int, policy: str = "compact,delete") -> None:
+    """Do what a cleaner does to the topic."""
+    async with cluster.connect() as k:
+        (await k.admin.alter_topic_configs({"orders": {"cleanup.policy": policy}})).check()
+    log = cluster._state.logs[P0]
+    log.records = [stored for stored in log.records if stored.offset not in gone]
+
+
+async def test_records_that_compaction_has_removed_from_one_side_are_no_difference(pair: Pair) -> None:
+    pair.source.append("orders", [record(70), *ROWS])
+    pair.source.delete_records(P0, 1)
+    pair.copied(ROWS, [[(1, 0, 4)], [(5, 4, 2), (7, 6, 4)]], 11)
+    await _compact(pair.source, 1, 2, 8, 10)
+    await _compact(pair.target, 1, 5, 6, 9)
+    partition = await compared(pair)
+    assert partition.equal
+    assert (partition.compacted, partition.source_records, partition.target_records) == (4, 6, 6)
+
+
+@pytest.mark.parametrize(("side", "kind"), [("source", "extra"), ("target", "missing")])
+async def test_a_record_is_missing_where_the_topic_is_not_compacted(pair: Pair, side: str, kind: str) -> None:
+    pair.source.append("orders", ROWS)
+    pair.copied(ROWS, TWO_RUNS, 10)
+    await _compact(pair.source)
+    await _compact(pair.target)
+    await _compact(getattr(pair, side), 5, policy="delete")
+    difference = (await compared(pair)).difference
+    assert difference is not None and (difference.kind, difference.index) == (kind, 1)
+
+
+async def test_a_record_that_differs_is_found_in_a_compacted_topic(pair: Pair) -> None:
+    pair.source.append("orders", ROWS)
+    pair.copied(_changed(8, value=b"other"), TWO_RUNS, 10)
+    await _compact(pair.source, 5)
+    await _compact(pair.target, 6)
+    difference = (await compared(pair)).difference
+    assert difference is not None and (difference.kind, difference.position, difference.offset) == ("value", 8, 8)
 
 
 # ---- while both sides move -----------------------------------------------------------------------------------
@@ -327,7 +375,7 @@ async def test_cancelled_at_any_wait_it_goes_on(pair: Pair, tmp_path: Path) -> N
     pair.source.append("orders", ROWS)
     pair.copied(_changed(9, value=b"other"), CHUNKS, 10)
     state, attempts = tmp_path / "state.json", 0
-    result: VerifyResult | None = None
+    result: VerifiedMirror | None = None
     while result is None:
         attempts += 1
         with anyio.move_on_after(0.002 * attempts):
@@ -348,7 +396,7 @@ async def test_a_difference_that_was_found_before_an_interruption_stays(
     for number in range(2):
         pair.source.append("orders", ROWS, partition=number)
     await run(pair.config())
-    monkeypatch.setattr(verify_partition, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(verify_partition, "WAIT_SECONDS", 0.0)
     pair.target.truncate_log(P0, 5)
     state = tmp_path / "state.json"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 
 from odradek.mirror.stored import SourcePosition
-from odradek.mirror.verify import Difference, VerifiedPartition, VerifyResult
+from odradek.mirror.verify import Difference, VerifiedMirror, VerifiedPartition
 from odradek.mirror.verify_page import verify_page
 from odradek.types import TopicPartition
 
@@ -38,7 +38,7 @@ def _partition(topic: str, **fields: object) -> VerifiedPartition:
 
 
 def _page(*partitions: VerifiedPartition, mirror: str = "m") -> Page:
-    return Page(verify_page(VerifyResult(mirror, "source-id", "target-id", 1_700_000_000, 2.0, list(partitions))))
+    return Page(verify_page(VerifiedMirror(mirror, "source-id", "target-id", 1_700_000_000, 2.0, list(partitions))))
 
 
 def test_a_page_has_the_counts_of_each_partition() -> None:
@@ -62,8 +62,8 @@ def test_a_page_has_differences_and_errors() -> None:
 
 def test_no_text_becomes_a_tag() -> None:
     bad = "<script>alert('1')</script>\u202e"
-    found = Difference(bad, 3, 900, 2, 5, bad, bad)
-    page = _page(_partition(bad, difference=found), _partition(bad, error=bad), mirror=bad)
+    difference = Difference(bad, 3, 900, 2, 5, bad, bad)
+    page = _page(_partition(bad, difference=difference), _partition(bad, error=bad), mirror=bad)
     assert not page.tags & {"script", "link", "img", "iframe"}
     assert not page.attributes & {"src", "href", "onclick"}
     assert page.text.count("alert('1')") >= 8

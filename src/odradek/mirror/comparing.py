@@ -22,10 +22,11 @@ from odradek.types import NO_TIMESTAMP, Columns, Headers, Record, TimestampType
 __all__ = [
     "Chunk",
     "ChunkHash",
-    "Place",
+    "MessagePosition",
     "chunks_of",
     "differing",
     "kind_of_difference",
+    "offset_on_target",
     "rows_before",
     "split_by_runs",
     "without_origin",
@@ -37,8 +38,8 @@ ORIGIN = ("odradek.cluster", "odradek.topic", "odradek.partition", "odradek.posi
 _NO_TIMESTAMP = b"\xff" * 8
 
 
-class Place(NamedTuple):
-    """A place in a source partition; see `stored.SourcePosition`."""
+class MessagePosition(NamedTuple):
+    """The position of a message of the source; see `stored.SourcePosition`."""
 
     position: int
     inner: int = 0
@@ -48,7 +49,7 @@ class Place(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """What is compared at a time.
+    """Records that are compared at a time.
 
     Args:
         start, end: Where it starts and ends on the source.
@@ -56,19 +57,19 @@ class Chunk(NamedTuple):
         runs: Where its records are, by target offset.
     """
 
-    start: Place
-    end: Place
+    start: MessagePosition
+    end: MessagePosition
     offset: int
     until: int
     runs: tuple[Run, ...]
 
     @property
     def records(self) -> int:
-        """How many records the mirror copied."""
+        """Number of records that the mirror copied."""
         return sum(run.records for run in self.runs)
 
 
-def chunks_of(entries: Sequence[IndexEntry], start: Place, end: Place, records: int) -> list[Chunk]:
+def chunks_of(entries: Sequence[IndexEntry], start: MessagePosition, end: MessagePosition, records: int) -> list[Chunk]:
     """Return the chunks of a partition: at least one, which is empty where there are no entries.
 
     Args:
@@ -77,13 +78,13 @@ def chunks_of(entries: Sequence[IndexEntry], start: Place, end: Place, records: 
         end: Where the last one ends.
         records: A chunk ends with the entry with which it has as many.
     """
-    runs = [tuple(sorted(each, key=_offset)) for each in _grouped(entries, records)] or [()]
-    starts = [start, *(Place(*min(each, key=_place)[:2]) for each in runs[1:])]
+    runs = [tuple(sorted(each, key=_offset)) for each in _run_groups(entries, records)] or [()]
+    starts = [start, *(MessagePosition(*min(each, key=_first)[:2]) for each in runs[1:])]
     offsets = [each[0].offset if each else 0 for each in runs]
     last = max((run.offset + run.records for run in runs[-1]), default=0)
     return [
-        Chunk(*places, *bounds, each)
-        for each, places, bounds in zip(
+        Chunk(*positions, *bounds, each)
+        for each, positions, bounds in zip(
             runs,
             zip(starts, [*starts[1:], end], strict=True),
             zip(offsets, [*offsets[1:], last], strict=True),
@@ -92,7 +93,7 @@ def chunks_of(entries: Sequence[IndexEntry], start: Place, end: Place, records: 
     ]
 
 
-def _grouped(entries: Iterable[IndexEntry], records: int) -> Iterator[list[Run]]:
+def _run_groups(entries: Iterable[IndexEntry], records: int) -> Iterator[list[Run]]:
     group: list[Run] = []
     size = 0
     for entry in entries:
@@ -109,18 +110,18 @@ def _offset(run: Run) -> int:
     return run.offset
 
 
-def _place(run: Run) -> tuple[int, int]:
+def _first(run: Run) -> tuple[int, int]:
     return run.position, run.inner
 
 
 # ---- rows ----------------------------------------------------------------------------------------------------
 
 
-def rows_before(columns: Columns, place: Place) -> int:
-    """Return how many rows start before a place."""
-    row = bisect_left(columns.positions, place.position)
+def rows_before(columns: Columns, end: MessagePosition) -> int:
+    """Return how many rows start before a position."""
+    row = bisect_left(columns.positions, end.position)
     inner = columns.inner_indexes
-    while inner is not None and row < len(columns) and (columns.positions[row], inner[row]) < place:
+    while inner is not None and row < len(columns) and (columns.positions[row], inner[row]) < end:
         row += 1
     return row
 
@@ -269,6 +270,19 @@ class ChunkHash:
     def following(self, digest: str) -> str:
         """Return the hash (hexadecimal) of these records and of all before them, of which it is `digest`."""
         return sha256(bytes.fromhex(digest) + self._content() + self._timestamps.digest()).hexdigest()
+
+
+def offset_on_target(runs: Sequence[Run], position: int) -> int | None:
+    """Return where the record at a position of the source is on the target, where positions are offsets; None: it was
+    not copied."""
+    number = bisect_right(runs, position, key=_position) - 1
+    if number < 0 or position - runs[number].position >= runs[number].records:
+        return None
+    return runs[number].offset + position - runs[number].position
+
+
+def _position(run: Run) -> int:
+    return run.position
 
 
 # ---- one by one ----------------------------------------------------------------------------------------------

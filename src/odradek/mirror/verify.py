@@ -17,21 +17,21 @@ from pydantic import TypeAdapter, ValidationError
 
 from odradek.errors import OdradekError
 from odradek.mirror.clusters import Clusters, open_clusters, read_state, survey
-from odradek.mirror.comparing import Place
+from odradek.mirror.comparing import MessagePosition
 from odradek.mirror.config import MirrorConfig
 from odradek.mirror.planning import ClusterTopics, MirrorRefused, check
 from odradek.mirror.stored import IndexEntry, SourcePosition, StoredState
 from odradek.mirror.verify_partition import Difference, PartitionComparison, VerifiedPartition
 from odradek.types import TopicPartition
 
-__all__ = ["Difference", "VerifiedPartition", "VerifyResult", "verify"]
+__all__ = ["Difference", "VerifiedMirror", "VerifiedPartition", "verify"]
 
 PARALLEL = 4
 """Partitions that are compared at the same time."""
 
 
 @dataclass(slots=True)
-class VerifyResult:
+class VerifiedMirror:
     """The comparison of all partitions.
 
     Args:
@@ -55,12 +55,12 @@ class VerifyResult:
         return all(partition.equal for partition in self.partitions)
 
 
-_STATE = TypeAdapter(VerifyResult)
+_STATE = TypeAdapter(VerifiedMirror)
 
 
 async def verify(
     config: MirrorConfig, *, state: Path | None = None, progress: Callable[[VerifiedPartition], object] = lambda _: None
-) -> VerifyResult:
+) -> VerifiedMirror:
     """Compare what a mirror has copied so far with the source. Both sides may change meanwhile.
 
     Args:
@@ -87,12 +87,12 @@ async def verify(
     return result
 
 
-def _begin(config: MirrorConfig, stored: StoredState, topics: ClusterTopics) -> VerifyResult:
+def _begin(config: MirrorConfig, stored: StoredState, topics: ClusterTopics) -> VerifiedMirror:
     partitions = [_begin_partition(config, stored, partition) for each in topics.source.values() for partition in each]
     identity = topics.identity
     if stored.identity is None or not partitions:
         raise MirrorRefused(f"the mirror {config.name!r} has copied nothing yet: run it first")
-    return VerifyResult(config.name, identity.source, identity.target, time.time(), partitions=partitions)
+    return VerifiedMirror(config.name, identity.source, identity.target, time.time(), partitions=partitions)
 
 
 def _begin_partition(config: MirrorConfig, stored: StoredState, source: TopicPartition) -> VerifiedPartition:
@@ -118,7 +118,7 @@ class _StateFile:
     def __init__(self, path: Path | None) -> None:
         self._path = path
 
-    def read(self, config: MirrorConfig, topics: ClusterTopics) -> VerifyResult | None:
+    def read(self, config: MirrorConfig, topics: ClusterTopics) -> VerifiedMirror | None:
         """Return the state; None: there is none. Raises MirrorRefused: it is another's."""
         if self._path is None or not self._path.exists():
             return None
@@ -135,7 +135,7 @@ class _StateFile:
             )
         return result
 
-    def write(self, result: VerifyResult) -> None:
+    def write(self, result: VerifiedMirror) -> None:
         """Write the file whole or not at all."""
         if self._path is not None:
             scratch = self._path.with_name(f".{self._path.name}.{os.getpid()}")
@@ -156,7 +156,7 @@ class _Verification:
         config: MirrorConfig,
         clusters: Clusters,
         stored: StoredState,
-        result: VerifyResult,
+        result: VerifiedMirror,
         file: _StateFile,
         progress: Callable[[VerifiedPartition], object],
     ) -> None:
@@ -189,7 +189,7 @@ class _Verification:
     def _entries(self, partition: VerifiedPartition) -> list[IndexEntry]:
         """Return what was copied of a partition and is still to be compared, in order."""
         entries = self._index.get(partition.source, {})
-        start, end = partition.at or Place(-1), Place(*partition.end[:2])
+        start, end = partition.at or MessagePosition(-1), MessagePosition(*partition.end[:2])
         return [entries[at] for at in sorted(entries) if start <= at < end]
 
     def _noted(self, partition: VerifiedPartition) -> None:

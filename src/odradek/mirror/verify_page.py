@@ -8,7 +8,7 @@ from functools import cache
 from jinja2 import Template
 
 from odradek._version import __version__
-from odradek.mirror.verify import VerifyResult
+from odradek.mirror.verify import VerifiedMirror
 from odradek.pages import count, duration, template
 
 __all__ = ["verify_page"]
@@ -19,7 +19,7 @@ def _template() -> Template:
     return template("odradek.mirror", "verify.html")
 
 
-def verify_page(result: VerifyResult) -> str:
+def verify_page(result: VerifiedMirror) -> str:
     """Return the page of a comparison."""
     partitions = result.partitions
     compared = sum(partition.source_records for partition in partitions)

@@ -21,17 +21,18 @@ from odradek.client.cluster import Cluster
 from odradek.client.consumer.reader import Reader
 from odradek.core.backoff import Backoff
 from odradek.core.interfaces import Extent
-from odradek.errors import OdradekError, OffsetOutOfRange, TransportError
+from odradek.errors import OdradekError, OffsetOutOfRange, TransportError, Unsupported
 from odradek.io.retry import retry
 from odradek.mirror.bookmarks import bookmark_of
 from odradek.mirror.clusters import Clusters
 from odradek.mirror.comparing import (
     Chunk,
     ChunkHash,
-    Place,
+    MessagePosition,
     chunks_of,
     differing,
     kind_of_difference,
+    offset_on_target,
     rows_before,
     split_by_runs,
     without_origin,
@@ -50,8 +51,8 @@ CHUNK_RECORDS = 50_000
 READ_AHEAD_BYTES = 8 * MiB
 """Memory that records of one side of one partition take before they are compared."""
 
-SETTLE_SECONDS = 10.0
-"""How long a log may end before what was copied (s): after the election of a leader it does for a moment."""
+WAIT_SECONDS = 10.0
+"""Time for which a log may end before what was copied (s): after the election of a leader it does for a moment."""
 
 PAUSES = Backoff(first_s=0.1, max_s=10.0)
 
@@ -96,10 +97,11 @@ class VerifiedPartition:
         compared: How many of the copied records were compared.
         not_compared: How many could not be, because one side has deleted them.
         source_records, target_records: How many records there were.
+        compacted: How many records one side had removed, because the topic is compacted there, and the other had not.
         others: How many records of other producers there were between them on the target.
         bytes: Bytes of the values, keys and headers on the source.
         seconds: How long it took.
-        hash: Of the records that were the same on both sides (SHA-256 of the hashes of chunks), hexadecimal.
+        hash: Of the source's records in chunks without differences (SHA-256 of the hashes of chunks), hexadecimal.
         difference: The first difference; None: there is none.
         error: Why it could not be compared further; "": it could.
         done: The comparison has ended.
@@ -109,11 +111,12 @@ class VerifiedPartition:
     target: TopicPartition
     end: SourcePosition
     copied: int
-    at: Place | None = None
+    at: MessagePosition | None = None
     compared: int = 0
     not_compared: int = 0
     source_records: int = 0
     target_records: int = 0
+    compacted: int = 0
     others: int = 0
     bytes: int = 0
     seconds: float = 0.0
@@ -192,7 +195,7 @@ class PartitionComparison:
 
     async def _extents(self) -> _Extents:
         """Return where the logs begin and end, once both have what was copied, or will not have it."""
-        until = time.monotonic() + SETTLE_SECONDS
+        until = time.monotonic() + WAIT_SECONDS
         committed = self._config.topics.isolation == "read_committed"
         copied = max((run.offset + run.records for run in self._entries[-1].runs), default=0) if self._entries else 0
         while True:
@@ -205,17 +208,17 @@ class PartitionComparison:
 
     def _chunks(self, extents: _Extents) -> list[Chunk]:
         """Return what is left to be compared, and note what cannot be."""
-        result, end = self._result, Place(*self._result.end[:2])
+        result, end = self._result, MessagePosition(*self._result.end[:2])
         left = [entry for entry in self._entries if result.at is None or entry.runs[0][:2] >= result.at]
         present = [entry for entry in left if self._is_present(entry, extents)]
         records = sum(run.records for entry in present for run in entry.runs)
         result.not_compared = max(0, result.copied - result.compared - records)
         if result.at is None and not result.not_compared:  # nothing that came before the first record may be missing
-            start = Place(extents.source.earliest)
+            start = MessagePosition(extents.source.earliest)
         elif result.at is not None and len(present) == len(left):
             start = result.at
         else:
-            start = Place(*present[0].runs[0][:2]) if present else end
+            start = MessagePosition(*present[0].runs[0][:2]) if present else end
         return chunks_of(present, min(start, end), end, CHUNK_RECORDS)
 
     def _is_present(self, entry: IndexEntry, extents: _Extents) -> bool:
@@ -238,7 +241,7 @@ class PartitionComparison:
             self._clusters.source.reader(
                 {result.source: EARLIEST},
                 start=self._bookmark(first.start),
-                until=self._bookmark(min(last.end, Place(source.latest))),
+                until=self._bookmark(min(last.end, MessagePosition(source.latest))),
                 isolation=config.topics.isolation,
                 **options,
             ) as of_source,
@@ -248,8 +251,8 @@ class PartitionComparison:
         ):
             yield _Sides(_Rows(of_source), _Rows(of_target))
 
-    def _bookmark(self, place: Place) -> str:
-        return bookmark_of({self._result.source: SourcePosition(*place, self._result.end.topic_id)})
+    def _bookmark(self, position: MessagePosition) -> str:
+        return bookmark_of({self._result.source: SourcePosition(*position, self._result.end.topic_id)})
 
     def _copied(self, columns: Columns, chunk: Chunk) -> Iterator[tuple[bool, Columns]]:
         """Yield rows of the target as they were on the source (True), and those of other producers (False)."""
@@ -263,16 +266,17 @@ class PartitionComparison:
         source, target, others = ChunkHash(), ChunkHash(), _Others()
         while (columns := await sides.source.before(chunk.end)) is not None:
             source.add(columns)
-        while (columns := await sides.target.before(Place(chunk.until))) is not None:
+        while (columns := await sides.target.before(MessagePosition(chunk.until))) is not None:
             for copied, rows in self._copied(columns, chunk):
                 if copied:
                     target.add(rows)
                 else:
                     others.add(rows, target.records)
-        difference = None if source.same(target) else await self._first_difference(chunk, extents)
+        difference, compacted = (None, 0) if source.same(target) else await self._first_difference(chunk, extents)
         if difference is None and others.first is not None and not self._config.topics.append:
             difference = others.first
         self._count(chunk, source, target, others, same=difference is None)
+        self._result.compacted += compacted
         return difference
 
     def _count(self, chunk: Chunk, source: ChunkHash, target: ChunkHash, others: _Others, *, same: bool) -> None:
@@ -285,22 +289,31 @@ class PartitionComparison:
         if same:
             result.hash = source.following(result.hash)
 
-    async def _first_difference(self, chunk: Chunk, extents: _Extents) -> Difference | None:
-        """Read a chunk again, and compare it record by record."""
+    async def _first_difference(self, chunk: Chunk, extents: _Extents) -> tuple[Difference | None, int]:
+        """Read a chunk again, and compare it record by record; return also how many were removed from one side."""
         async with self._opened([chunk], extents) as sides:
             source = _Records(sides.source, chunk.end, lambda columns: [columns])
             target = _Records(
                 sides.target,
-                Place(chunk.until),
+                MessagePosition(chunk.until),
                 lambda columns: (rows for copied, rows in self._copied(columns, chunk) if copied),
             )
+            pairs = _Pairs(source, target, chunk, await self._compacted_sides())
             index = 0
-            left, right = await source.next(), await target.next()
+            left, right = await pairs.next()
             while left is not None and right is not None and not differing(left, right):
-                left, right, index = await source.next(), await target.next(), index + 1
+                left, right, index = *await pairs.next(), index + 1
             if left is None and right is None:
-                return None
-            return _difference(index, await _some(left, source), await _some(right, target))
+                return None, pairs.removed
+            return _difference(index, await _some(left, source), await _some(right, target)), pairs.removed
+
+    async def _compacted_sides(self) -> _CompactedSides:
+        """Return which sides may have removed records from the middle of their logs, where the index says which."""
+        if self._clusters.source.driver.logs.unit.name != "records":
+            return _CompactedSides(source=False, target=False)
+        target = await _is_compacted(self._clusters.target, self._result.target.topic)
+        source = await _is_compacted(self._clusters.source, self._result.source.topic)
+        return _CompactedSides(source=bool(target) if source is None else source, target=bool(target))
 
 
 def _difference(index: int, source: Sequence[Record], target: Sequence[Record]) -> Difference:
@@ -344,6 +357,15 @@ async def _some(first: Record | None, records: _Records) -> list[Record]:
     return some
 
 
+async def _is_compacted(cluster: Cluster, topic: str) -> bool | None:
+    """Return True if a topic is compacted; None: brokers do not tell (before 0.11)."""
+    try:
+        configs = (await cluster.admin.describe_topic_configs(topic)).check()[topic]
+    except Unsupported:
+        return None
+    return "cleanup.policy" in configs and "compact" in (configs["cleanup.policy"].value or "")
+
+
 async def _extent(cluster: Cluster, partition: TopicPartition, *, read_committed: bool) -> Extent:
     extents = await cluster.driver.logs.extents([partition], read_committed=read_committed)
     if partition not in extents:
@@ -359,20 +381,20 @@ class _Extents(NamedTuple):
 
 
 class _Rows:
-    """The rows that a reader of one partition reads, up to one place after the other."""
+    """The rows that a reader of one partition reads, up to one position after the other."""
 
     def __init__(self, reader: Reader) -> None:
         self._batches = reader.batches()
         self._rest: Columns | None = None
 
-    async def before(self, place: Place) -> Columns | None:
-        """Return some of the next rows that start before a place; None: there are no more. Cancellation: safe."""
+    async def before(self, end: MessagePosition) -> Columns | None:
+        """Return some of the next rows that start before a position; None: there are no more. Cancellation: safe."""
         if self._rest is None or not len(self._rest):
             try:
                 self._rest = (await anext(self._batches)).columns
             except StopAsyncIteration:
                 return None
-        row = rows_before(self._rest, place)
+        row = rows_before(self._rest, end)
         columns, self._rest = self._rest.slice(0, row), self._rest.slice(row, len(self._rest))
         return columns if row else None
 
@@ -385,22 +407,22 @@ class _Sides(NamedTuple):
 
 
 class _Records:
-    """Records of a side before a place, one by one.
+    """Records of a side before a position, one by one.
 
     Args:
         rows: The side.
-        place: The place.
+        end: Where they end.
         picked: Returns those of the rows that are wanted.
     """
 
-    def __init__(self, rows: _Rows, place: Place, picked: Callable[[Columns], Iterable[Columns]]) -> None:
-        self._rows, self._place, self._picked = rows, place, picked
+    def __init__(self, rows: _Rows, end: MessagePosition, picked: Callable[[Columns], Iterable[Columns]]) -> None:
+        self._rows, self._end, self._picked = rows, end, picked
         self._records: Iterator[Record] = iter(())
 
     async def next(self) -> Record | None:
         """Return the next record; None: there are no more."""
         while (record := next(self._records, None)) is None:
-            columns = await self._rows.before(self._place)
+            columns = await self._rows.before(self._end)
             if columns is None:
                 return None
             self._records = chain.from_iterable(Batch(_ANY, rows) for rows in self._picked(columns))
@@ -408,6 +430,47 @@ class _Records:
 
 
 _ANY = TopicPartition("", 0)
+
+
+class _CompactedSides(NamedTuple):
+    """Which sides are compacted."""
+
+    source: bool
+    target: bool
+
+
+class _Pairs:
+    """Records of both sides that belong together. On sides that are compacted the index says which are gone.
+
+    Attributes:
+        removed: How many were left out, because the other side has removed them.
+    """
+
+    def __init__(self, source: _Records, target: _Records, chunk: Chunk, compacted: _CompactedSides) -> None:
+        self._source, self._target, self._runs, self._compacted = source, target, chunk.runs, compacted
+        self.removed = 0
+
+    async def next(self) -> tuple[Record | None, Record | None]:
+        """Return the next pair; None: that side has no more."""
+        left, right = await self._source.next(), await self._target.next()
+        while True:
+            if self._compacted.target and self._is_gone_from_target(left, right):
+                left = await self._source.next()
+            elif self._compacted.source and self._is_gone_from_source(left, right):
+                right = await self._target.next()
+            else:
+                return left, right
+            self.removed += 1
+
+    def _is_gone_from_target(self, left: Record | None, right: Record | None) -> bool:
+        offset = None if left is None else offset_on_target(self._runs, left.position)
+        return offset is not None and (right is None or offset < right.position)
+
+    def _is_gone_from_source(self, left: Record | None, right: Record | None) -> bool:
+        if left is None or right is None:
+            return right is not None
+        offset = offset_on_target(self._runs, left.position)
+        return offset is not None and offset > right.position
 
 
 @dataclass(slots=True)
