@@ -20,6 +20,7 @@ from odradek.mirror.comparing import (
     differing,
     kind_of_difference,
     offset_on_target,
+    remaining,
     rows_before,
     split_by_runs,
     without_origin,
@@ -128,6 +129,30 @@ def test_without_transactions_there_is_one_chunk() -> None:
     assert chunks_of([], MessagePosition(3), MessagePosition(9), 4) == [
         Chunk(MessagePosition(3), MessagePosition(9), 0, 0, ())
     ]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "offsets", "runs"),
+    [
+        (0, 0, True, [(5, 0, 10, 3), (9, 0, 13, 2)]),
+        (5, 10, True, [(5, 0, 10, 3), (9, 0, 13, 2)]),
+        (6, 0, True, [(6, 0, 11, 2), (9, 0, 13, 2)]),
+        (6, 12, True, [(7, 0, 12, 1), (9, 0, 13, 2)]),
+        (8, 0, True, [(9, 0, 13, 2)]),
+        (0, 14, True, [(10, 0, 14, 1)]),
+        (11, 0, True, None),
+        (0, 15, True, None),
+        (5, 10, False, [(5, 0, 10, 3), (9, 0, 13, 2)]),
+        (6, 0, False, [(9, 0, 13, 2)]),
+        (0, 11, False, [(9, 0, 13, 2)]),
+        (0, 14, False, None),
+    ],
+)
+def test_what_both_logs_still_have(
+    source: int, target: int, offsets: bool, runs: list[tuple[int, int, int, int]] | None
+) -> None:
+    left = remaining(entry((5, 0, 10, 3), (9, 0, 13, 2)), source, target, offsets=offsets)
+    assert left == (None if runs is None else entry(*runs))
 
 
 @pytest.mark.parametrize(

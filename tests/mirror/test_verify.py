@@ -207,7 +207,9 @@ async def test_headers_with_the_origin_are_the_mirrors(pair: Pair) -> None:
 THREE_RUNS = [[(0, 0, 3)], [(3, 3, 3)], [(6, 6, 4)]]
 
 
-@pytest.mark.parametrize(("source", "target", "compared_records"), [(1, 0, 7), (0, 3, 7), (4, 1, 4), (0, 8, 0)])
+@pytest.mark.parametrize(
+    ("source", "target", "compared_records"), [(1, 0, 9), (0, 3, 7), (4, 1, 6), (0, 8, 2), (10, 0, 0), (3, 10, 0)]
+)
 async def test_comparing_begins_with_what_both_sides_still_have(
     pair: Pair, source: int, target: int, compared_records: int
 ) -> None:
@@ -239,7 +241,7 @@ async def test_records_that_are_deleted_meanwhile_are_not_compared(
     monkeypatch.setattr(verify_partition, "_extent", then_deleted)
     partition = await compared(pair)
     assert partition.equal
-    assert (partition.compared, partition.not_compared) == (4, 6)
+    assert (partition.compared, partition.not_compared) == (6, 4)
 
 
 async def test_a_position_that_stays_out_of_range_is_an_error(pair: Pair) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "differing",
     "kind_of_difference",
     "offset_on_target",
+    "remaining",
     "rows_before",
     "split_by_runs",
     "without_origin",
@@ -91,6 +92,24 @@ def chunks_of(entries: Sequence[IndexEntry], start: MessagePosition, end: Messag
             strict=True,
         )
     ]
+
+
+def remaining(entry: IndexEntry, source: int, target: int, *, offsets: bool) -> IndexEntry | None:
+    """Return the part of an entry that both logs still have; None: there is none.
+
+    Args:
+        entry: The entry.
+        source, target: Where the logs begin.
+        offsets: Positions of the source are offsets; otherwise a run that is not there as a whole is left out.
+    """
+    runs = []
+    for run in entry.runs:
+        gone = max(0, source - run.position, target - run.offset)
+        if not gone:
+            runs.append(run)
+        elif offsets and gone < run.records:
+            runs.append(Run(run.position + gone, 0, run.offset + gone, run.records - gone))
+    return IndexEntry(entry.source, tuple(runs)) if runs else None
 
 
 def _run_groups(entries: Iterable[IndexEntry], records: int) -> Iterator[list[Run]]:

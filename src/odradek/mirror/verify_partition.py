@@ -33,6 +33,7 @@ from odradek.mirror.comparing import (
     differing,
     kind_of_difference,
     offset_on_target,
+    remaining,
     rows_before,
     split_by_runs,
     without_origin,
@@ -155,6 +156,7 @@ class PartitionComparison:
     ) -> None:
         self._config, self._clusters, self._result, self._noted = config, clusters, result, noted
         self._entries = entries
+        self._offsets = clusters.source.driver.logs.unit.name == "records"
         self._earliest: tuple[int, int] | None = None
         self._out_of_range: OffsetOutOfRange | None = None
 
@@ -210,20 +212,18 @@ class PartitionComparison:
         """Return what is left to be compared, and note what cannot be."""
         result, end = self._result, MessagePosition(*self._result.end[:2])
         left = [entry for entry in self._entries if result.at is None or entry.runs[0][:2] >= result.at]
-        present = [entry for entry in left if self._is_present(entry, extents)]
-        records = sum(run.records for entry in present for run in entry.runs)
-        result.not_compared = max(0, result.copied - result.compared - records)
-        if result.at is None and not result.not_compared:  # nothing that came before the first record may be missing
-            start = MessagePosition(extents.source.earliest)
-        elif result.at is not None and len(present) == len(left):
-            start = result.at
-        else:
-            start = MessagePosition(*present[0].runs[0][:2]) if present else end
+        cut = (
+            remaining(entry, extents.source.earliest, extents.target.earliest, offsets=self._offsets) for entry in left
+        )
+        present = [entry for entry in cut if entry is not None]
+        result.not_compared = max(0, result.copied - result.compared - _records(present))
+        start = MessagePosition(*present[0].runs[0][:2]) if present else end
+        if _records(present) == _records(left):  # none was deleted
+            if result.at is not None:
+                start = result.at
+            elif not result.not_compared:  # nothing that came before the first record may be missing
+                start = MessagePosition(extents.source.earliest)
         return chunks_of(present, min(start, end), end, CHUNK_RECORDS)
-
-    def _is_present(self, entry: IndexEntry, extents: _Extents) -> bool:
-        offset = min(run.offset for run in entry.runs)
-        return entry.runs[0].position >= extents.source.earliest and offset >= extents.target.earliest
 
     # ---- reading ----
 
@@ -309,7 +309,7 @@ class PartitionComparison:
 
     async def _compacted_sides(self) -> _CompactedSides:
         """Return which sides may have removed records from the middle of their logs, where the index says which."""
-        if self._clusters.source.driver.logs.unit.name != "records":
+        if not self._offsets:
             return _CompactedSides(source=False, target=False)
         target = await _is_compacted(self._clusters.target, self._result.target.topic)
         source = await _is_compacted(self._clusters.source, self._result.source.topic)
@@ -355,6 +355,11 @@ async def _some(first: Record | None, records: _Records) -> list[Record]:
         size += len(first.value or b"")
         first = await records.next()
     return some
+
+
+def _records(entries: Iterable[IndexEntry]) -> int:
+    """Return how many records were copied."""
+    return sum(run.records for entry in entries for run in entry.runs)
 
 
 async def _is_compacted(cluster: Cluster, topic: str) -> bool | None:
