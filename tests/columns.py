@@ -11,7 +11,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from odradek import engine as engines
-from odradek.core.interfaces import DecoderOptions
+from odradek.core.interfaces import DecoderOptions, ProducerRecord
+from odradek.core.produce.packed_records import PackedRecords
 from odradek.engine import DecodedColumns, HeaderColumns, Headers, PackedBytes
 from odradek.engine.columns import COLUMN_NAMES
 from odradek.errors import CorruptMessage
@@ -145,3 +146,23 @@ def _records(draw: st.DrawFn) -> Columns:
 
 RECORDS = _records()
 """Columns, as lists, of records with and without values, keys, headers, times, inner indexes and damage."""
+
+
+# ---- to be written ----------------------------------------------------------------------------------------------
+
+
+def packed_records(rows: Sequence[ProducerRecord], kind: str = "i") -> PackedRecords:
+    """These records in columns; either all of them have a timestamp, or none."""
+    times = [row.timestamp for row in rows if row.timestamp is not None]
+    return PackedRecords(
+        pack([row.value for row in rows], kind),
+        pack([row.key for row in rows], kind),
+        pack_headers([tuple(row.headers) for row in rows], kind),
+        numbers(times) if times else None,
+    )
+
+
+PRODUCER_RECORDS = st.lists(
+    st.builds(ProducerRecord, _STRINGS, _STRINGS, _HEADERS, st.integers(0, 1 << 41)), max_size=8
+).flatmap(lambda rows: st.sampled_from([rows, [row._replace(timestamp=None) for row in rows]]))
+"""Records to be written: either all of them have a timestamp, or none."""

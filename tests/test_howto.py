@@ -138,17 +138,18 @@ async def test_arrow(
 
 
 @pytest.mark.anyio
-async def test_a_copy_by_columns_keeps_keys_headers_and_times(tmp_path: Path) -> None:
+@pytest.mark.parametrize("function", ["copy", "copy_partitions"])
+async def test_a_copy_by_columns_keeps_keys_headers_and_times(tmp_path: Path, function: str) -> None:
     """On an in-memory cluster: 0.7, which the rest of the page runs on, has none of them."""
     cluster = MemoryCluster(topics={"t": 1, "copies": 1})
-    (block,) = [block for block in blocks_of("arrow.md") if "async def copy(" in block]
+    (block,) = [block for block in blocks_of("arrow.md") if f"async def {function}(" in block]
     names: dict[str, Any] = {"od": MemoryConnections(cluster)}
     exec(compile(block, "arrow.md", "exec"), names)
     async with cluster.connect() as k:
         async with k.producer() as out:
             await out.send("t", b"v", key=b"k", headers=[("h", b"1")], timestamp=1_700_000_000_000)
             await out.send("t", None, key=b"k")
-        await names["copy"]("memory", "t", "copies")
+        await names[function]("memory", "t", "copies")
         async with k.reader("t", until=od.LATEST) as r, k.reader("copies", until=od.LATEST) as copies:
             expected = [(one.value, one.key, one.headers, one.timestamp) async for one in r]
             assert [(one.value, one.key, one.headers, one.timestamp) async for one in copies] == expected

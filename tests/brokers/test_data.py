@@ -117,6 +117,19 @@ async def test_the_four_verbs_write(kafka: KafkaBroker, topic: str) -> None:
         assert values == [b"sent", b"put", b"tried", b"many", b"pair"]
 
 
+async def test_a_batch_that_was_read_is_written_as_it_was(kafka: KafkaBroker, topic: str) -> None:
+    wanted, target = shapes(kafka), f"{topic}-copy"
+    async with connect(kafka) as cluster:
+        await send(cluster, topic, wanted)
+        async with cluster.producer() as out, cluster.reader(topic, until=od.LATEST) as reader:
+            written = [(await out.send_many(target, b, partition=0)).check().written async for b in reader.batches()]
+        before, copied = await read_all(cluster, topic), await read_all(cluster, target)
+        assert sum(written) == len(copied) == len(wanted)
+        assert [(r.key, r.value, r.headers, r.timestamp) for r in copied] == [
+            (r.key, r.value, r.headers, r.timestamp) for r in before
+        ]
+
+
 def topic_configs(kafka: KafkaBroker) -> list[dict[str, str]]:
     """Configurations of topics whose records brokers change as they append them: their times, or their format."""
     times = [{"message.timestamp.type": "LogAppendTime"}] if has(kafka, (0, 10, 1)) else []

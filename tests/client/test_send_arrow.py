@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import sys
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import anyio
 import pyarrow as pa
 import pytest
 from anyio import wait_all_tasks_blocked
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.client.producing import P0, P3, ProducerClock, make_cluster, producing, stored, values
 
 from odradek.client.options import Tuning
@@ -18,6 +21,7 @@ from odradek.client.producer import arrow_input
 from odradek.core.interfaces import ProducerRecord
 from odradek.core.kafka.partitioners import Murmur2
 from odradek.core.produce.batch import PACKED_OVERHEAD_BYTES
+from odradek.core.produce.packed_records import PackedRecords
 from odradek.core.produce.partitioners import RoundRobin
 from odradek.engine import PackedBytes
 from odradek.errors import ConfigError, DeadlineError, MessageTooLarge, OutcomeUnknown, Rejected
@@ -85,6 +89,27 @@ async def test_values_reach_the_encoder_in_the_memory_of_the_array(cluster: Memo
         assert isinstance(packed, PackedBytes)
         assert pa.py_buffer(packed.data).address == address
     assert stored(cluster, P0) == values.to_pylist()
+
+
+async def test_keys_headers_and_times_reach_the_encoder_in_columns_too(cluster: MemoryCluster) -> None:
+    keys = pa.array([b"k%d" % n if n % 3 else None for n in range(3000)], pa.binary())
+    headers = pa.array([[("h", b"%d" % n)] if n % 2 else None for n in range(3000)], HEADERS)
+    data = pa.table({"value": [b"%05d" % n for n in range(3000)], "key": keys, "headers": headers, "time": range(3000)})
+    async with producing(cluster, tuning=Tuning(batch_bytes=8 * KiB)) as out:
+        await out.send("t", b"the topic is known now", partition=P3)
+        acks = await out.send_arrow(
+            "t", data, value="value", key="key", headers="headers", timestamp="time", partition=P0
+        )
+    assert acks.check().written == 3000
+    records = [part.records for request in cluster.requests("produce", broker=1) for part in request.batches]
+    assert len(records) > 6
+    for packed in records:
+        assert isinstance(packed, PackedRecords) and packed.keys is not None
+        assert pa.py_buffer(packed.keys.data).address == keys.buffers()[2].address  # type: ignore[union-attr]
+    assert [each.record for each in cluster.log(P0)] == [
+        ProducerRecord(b"%05d" % n, b"k%d" % n if n % 3 else None, (("h", b"%d" % n),) if n % 2 else (), n)
+        for n in range(3000)
+    ]
 
 
 async def test_small_chunks_travel_together_in_their_order(cluster: MemoryCluster) -> None:
@@ -320,7 +345,7 @@ async def test_headers_of_every_kind_are_taken(kind: Any) -> None:
     rows = [[{"key": "a", "value": "1"}], None]
     data = pa.table({"value": [b"x", b"y"], "headers": pa.array(rows, kind)})
     (run,) = arrow_input.runs(data, None, None, "headers")
-    assert run == [ProducerRecord(b"x", None, (("a", b"1"),)), ProducerRecord(b"y")]
+    assert list(run) == [ProducerRecord(b"x", None, (("a", b"1"),)), ProducerRecord(b"y")]
 
 
 @pytest.mark.parametrize(
@@ -357,3 +382,82 @@ async def test_rows_with_headers_times_and_nulls_are_stored_and_fail_as_they_are
     (failed,) = acks.failed
     assert failed.record == ProducerRecord(b"d", None, (("h", b"x" * 100),), 6)
     assert isinstance(failed.error, Rejected)
+
+
+async def test_a_row_in_columns_that_is_too_large_fails_alone(cluster: MemoryCluster) -> None:
+    data = pa.table({"value": ["a", "b" * 60, "c", None], "key": ["k", "k" * 60, "l" * 200, ""]})
+    async with producing(cluster, max_message_bytes=100) as out:
+        acks = await out.send_arrow("t", data, key="key", partition=P0)
+    assert [each.record for each in cluster.log(P0)] == [ProducerRecord(b"a", b"k"), ProducerRecord(None, b"")]
+    assert [failed.record for failed in acks.failed] == [
+        ProducerRecord(b"b" * 60, b"k" * 60),
+        ProducerRecord(b"c", b"l" * 200),
+    ]
+    assert all(isinstance(failed.error, Rejected) for failed in acks.failed)
+
+
+STRINGS = st.none() | st.text(max_size=6)
+TABLES = st.lists(
+    st.tuples(
+        STRINGS, STRINGS, st.none() | st.lists(st.tuples(st.text(max_size=3), STRINGS), max_size=2), st.integers(0, 9)
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(
+    rows=TABLES,
+    kinds=st.tuples(st.sampled_from(KINDS), st.sampled_from(KINDS)),
+    lists=st.sampled_from([pa.list_, pa.large_list]),
+    time=st.sampled_from([pa.int64(), pa.uint32(), pa.timestamp("s"), pa.timestamp("ms", "UTC")]),
+    cuts=st.lists(st.integers(0, 8), max_size=2),
+)
+def test_columns_of_every_kind_and_shape_are_the_same_records(
+    rows: list[tuple[Any, ...]], kinds: tuple[Any, Any], lists: Any, time: Any, cuts: list[int]
+) -> None:
+    def strings(column: int, kind: Any) -> Any:
+        texts = [row[column] for row in rows]
+        return pa.array(texts if "string" in str(kind) else [t if t is None else t.encode() for t in texts], kind)
+
+    pairs = lists(pa.struct([("value", pa.binary()), ("key", pa.string())]))
+    headers = [None if row[2] is None else [{"key": name, "value": text} for name, text in row[2]] for row in rows]
+    columns = [
+        strings(0, kinds[0]),
+        strings(1, kinds[1]),
+        pa.array(headers, pairs),
+        pa.array([r[3] for r in rows], time),
+    ]
+    table = pa.table(columns, ["value", "key", "headers", "time"])
+    ends = [0, *sorted(min(cut, len(rows)) for cut in cuts), len(rows)]
+    data = pa.concat_tables([table.slice(start, stop - start) for start, stop in pairwise(ends)])
+    made = [row for run in arrow_input.runs(data, "value", "key", "headers", "time") for row in run]
+    unit = 1000 if "[s]" in str(time) else 1
+    encoded = [tuple(None if text is None else text.encode() for text in row[:2]) for row in rows]
+    assert made == [
+        ProducerRecord(value, key, tuple((n, t if t is None else t.encode()) for n, t in row[2] or ()), row[3] * unit)
+        for (value, key), row in zip(encoded, rows, strict=True)
+    ]
+
+
+async def test_what_is_hidden_below_a_null_is_not_sent() -> None:
+    everything: Any = pa.array([[("h", b"1")], [("hidden", b"2")], [("i", b"3")]], HEADERS)
+    bits = pa.py_buffer(bytes([0b101]))
+    headers = pa.Array.from_buffers(HEADERS, 3, [bits, everything.buffers()[1]], children=[everything.values])
+    values = pa.Array.from_buffers(
+        pa.binary(), 3, [bits, *pa.array([b"a", b"hidden", b"c"], pa.binary()).buffers()[1:]]
+    )
+    data = pa.table({"value": values, "headers": headers})
+    for rows in data, data.slice(1):
+        (run,) = arrow_input.runs(rows, None, None, "headers")
+        assert isinstance(run, PackedRecords)
+        assert list(run)[-2:] == [ProducerRecord(None), ProducerRecord(b"c", None, (("i", b"3"),))]
+
+
+async def test_the_name_of_a_header_is_utf_8(cluster: MemoryCluster) -> None:
+    kind = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
+    data = pa.table({"value": [b"x"], "headers": pa.array([[{"key": b"\xff", "value": b""}]], kind)})
+    async with producing(cluster) as out:
+        with pytest.raises(ValueError, match="UTF"):
+            await out.send_arrow("t", data, value="value", headers="headers")
+        assert out.statistics().accepted == 0

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.columns import pack, pack_headers
 from tests.engine.fuzz import plain
 
 from odradek import engine as engines
@@ -60,6 +61,12 @@ def test_records_are_written_alike(
         one, other = (outcome(engine.encode_batch, *fields) for engine in BOTH)
         assert one == other
     assert PURE.encode_batch(values) == COMPILED.encode_batch(values)
+    for kind in "iq":
+        columns = pack(values, kind), pack(keys, kind), pack_headers(pairs, kind), memoryview(array("q", times))
+        for start in range(min(2, len(rows) + 1)):
+            listed = [column[start:] for column in (values, keys, pairs, times)]
+            packed = [column[start:] for column in columns]
+            assert len({str(outcome(engine.encode_batch, *each)) for engine in BOTH for each in (listed, packed)}) == 1
     for magic in (0, 1):
         one, other = (engine.encode_messages(values, keys, times, magic, 8, 1 << 40) for engine in BOTH)
         assert one == other
@@ -261,6 +268,11 @@ def test_buffers_that_do_not_hold_what_is_asked_for_are_refused(engine: Engine) 
             made.decode_batch(b"abc", start, stop, 1, 0, 0, 0, 0, False)
         with pytest.raises(ValueError, match=r"does not lie within 3 bytes"):
             made.decode_messages(b"abc", start, stop, 0)
+
+
+def test_packed_headers_are_of_as_many_rows_as_the_values(engine: Engine) -> None:
+    with pytest.raises(ValueError, match="a column has 1 rows, not 2"):
+        engine.encode_batch([b"a", b"b"], None, pack_headers([(("h", b""),)]))
 
 
 def test_columns_of_times_may_be_views(engine: Engine) -> None:

@@ -10,6 +10,7 @@ import anyio
 import pytest
 from anyio.abc import ByteStream, TaskGroup
 from anyio.lowlevel import checkpoint
+from tests.columns import packed_records
 from tests.frames import FrameReader, encode_fetch, encode_multifetch
 from tests.memory_pair import memory_pair
 
@@ -259,6 +260,20 @@ async def test_small_batches_are_encoded_together_to_the_same_bytes(peer: Peer) 
         together = peer.requests[0]
         await api.produce([part(b"a"), keyed], acks=-1)
         assert peer.requests.count(together) == 3
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+async def test_records_in_columns_are_stored_without_their_keys(peer: Peer, compression: str) -> None:
+    rows = [ProducerRecord(b"a", b"key"), ProducerRecord(b"", None), ProducerRecord(b"b", b"")]
+    async with running(peer) as api:
+        packed, listed = (PartitionBatch(P0, records, compression) for records in (packed_records(rows), rows))
+        assert await api.produce([packed], acks=-1) is None
+        assert await api.produce([listed], acks=-1) is None
+        small = [PartitionBatch(P0, packed_records(rows)), part(b"c")]
+        sent = api.produce_plain(small, acks=-1, max_message_bytes=100)
+        assert sent is not None and await sent is None
+    assert packed.encoded == listed.encoded
+    assert stored(peer)[-4:] == [b"a", b"", b"b", b"c"]
 
 
 @pytest.mark.parametrize(

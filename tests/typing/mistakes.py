@@ -49,6 +49,7 @@ async def mistakes(k: od.Cluster, record: od.Record) -> None:
         await out.send("orders", b"value", key="a text")  # mistake
         await out.send("orders", b"value", headers={"trace": b"1"})  # mistake
         await out.send_many("orders", ["a text"])  # mistake
+        await out.send_many("orders", [record])  # mistake
     async with k.producer(key_serializer=STRING, value_serializer=JSON) as typed:
         await typed.send("orders", {"a": 1}, key=1)  # mistake
     async with k.consumer("orders", group="billing", on_assigned=sync_is_wrong) as c:

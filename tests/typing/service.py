@@ -86,6 +86,9 @@ async def produce(k: od.Cluster) -> None:
         acks = await out.send_many("orders", [od.ProducerRecord(b"3", key=b"k")])
         assert_type(acks, od.Acks)
         await out.send_many("orders", [b"4", b"5"])
+        async with k.reader("orders-old", until=od.LATEST) as r:
+            async for batch in r.batches():
+                assert_type(await out.send_many("orders", batch, partition=batch.partition.partition), od.Acks)
         for failed in acks.failed:
             print(failed.error)
     for partitioner in (od.Murmur2(), od.KeyHash(), od.JavaHash(), od.RoundRobin(), by_length, FirstPartition()):

@@ -5,8 +5,9 @@ use odradek_engine::{
 };
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyList, PySlice, PyString, PyTuple};
 
 use crate::buffers::{Borrowed, BorrowedOffsets, BorrowedStrings, Writer, bytes_or_none, long_of, tuple_of};
 use crate::{raised, run};
@@ -42,29 +43,62 @@ impl<'py> Strings<'py> {
 }
 
 /// The headers of all rows: those of row i are numbers `ends[i - 1]` to `ends[i]`.
-#[derive(Default)]
 struct HeaderRows<'py> {
     ends: Vec<usize>,
-    pairs: Vec<(Bound<'py, PyString>, Option<Bound<'py, PyBytes>>)>,
+    pairs: Pairs<'py>,
+}
+
+/// Names and values of headers, one row's behind the other.
+enum Pairs<'py> {
+    Packed { names: Strings<'py>, values: Strings<'py> },
+    Objects(Vec<(Bound<'py, PyString>, Option<Bound<'py, PyBytes>>)>),
 }
 
 impl<'py> HeaderRows<'py> {
     fn new(headers: &Bound<'py, PyAny>) -> PyResult<Self> {
-        let mut made = Self::default();
+        let py = headers.py();
+        if !headers.is_instance_of::<PyList>() {
+            if let Some(names) = headers.getattr_opt(intern!(py, "names"))? {
+                let (offsets, values) =
+                    (headers.getattr(intern!(py, "offsets"))?, headers.getattr(intern!(py, "values"))?);
+                return Self::packed(&PyBuffer::get(&offsets)?.to_vec(py)?, &names, &values);
+            }
+        }
+        Self::of_objects(headers)
+    }
+
+    /// The columns of an `odradek.engine.packed.HeaderColumns`.
+    fn packed(offsets: &[i32], names: &Bound<'py, PyAny>, values: &Bound<'py, PyAny>) -> PyResult<Self> {
+        let (first, last) = (offsets.first().copied().unwrap_or(0), offsets.last().copied().unwrap_or(0));
+        let ends: Result<Vec<usize>, _> =
+            offsets.iter().skip(1).map(|end| usize::try_from(end.saturating_sub(first))).collect();
+        let rows = PySlice::new(names.py(), isize::try_from(first)?, isize::try_from(last)?, 1);
+        let (names, values) = (Strings::new(&names.get_item(&rows)?)?, Strings::new(&values.get_item(&rows)?)?);
+        Ok(HeaderRows { ends: ends?, pairs: Pairs::Packed { names, values } })
+    }
+
+    fn of_objects(headers: &Bound<'py, PyAny>) -> PyResult<Self> {
+        let (mut ends, mut pairs) = (Vec::new(), Vec::new());
         for row in headers.try_iter()? {
             for pair in row?.try_iter()? {
-                made.pairs.push(pair?.extract()?);
+                pairs.push(pair?.extract()?);
             }
-            made.ends.push(made.pairs.len());
+            ends.push(pairs.len());
         }
-        Ok(made)
+        Ok(HeaderRows { ends, pairs: Pairs::Objects(pairs) })
     }
 
     fn borrowed(&self) -> PyResult<Vec<Header<'_>>> {
-        let pairs = self.pairs.iter();
-        pairs
-            .map(|(name, value)| Ok((name.to_str()?.as_bytes(), value.as_ref().map(|value| value.as_bytes()))))
-            .collect()
+        match &self.pairs {
+            Pairs::Packed { names, values } => {
+                let names = names.rows()?.into_iter().map(Option::unwrap_or_default);
+                Ok(names.zip(values.rows()?).collect())
+            }
+            Pairs::Objects(pairs) => pairs
+                .iter()
+                .map(|(name, value)| Ok((name.to_str()?.as_bytes(), value.as_ref().map(|value| value.as_bytes()))))
+                .collect(),
+        }
     }
 }
 

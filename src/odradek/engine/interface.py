@@ -363,8 +363,8 @@ class Engine(Protocol):
         Args:
             values: A list or `PackedBytes`.
             keys: As many, likewise; None: no record has one.
-            headers: As many; None: no record has any.
-            timestamps: As many, in ms; None: the records have none.
+            headers: As many, a list or `HeaderColumns`; None: no record has any.
+            timestamps: As many, in ms, a list or a memoryview of 'q'; None: the records have none.
             attributes: The attributes of the batch.
             base_offset: The offset of the first record.
             producer_id: -1: not idempotent.

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
-from tests.columns import pack
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tests.columns import ENGINES, PRODUCER_RECORDS, pack, packed_records, using
 
 from odradek.core.interfaces import DecoderOptions, PartitionBatch, ProducerRecord
 from odradek.core.kafka.produce import bytes_for, encode_into, encode_small, read_produce
@@ -113,6 +115,43 @@ def test_what_is_not_small_and_plain_is_encoded_one_by_one(
 def test_plain_values_are_encoded_with_every_compression(values: Any, compression: str) -> None:
     data = encode_into(PartitionBatch(WHERE, values, compression), V40, NO_LIMIT, NOW)
     assert list(decoded(data).values) == [b"a", b"bc"]
+
+
+def encoded(
+    records: Any, broker: BrokerVersions, compression: str, stamp: Stamp | None, limit: int = NO_LIMIT
+) -> bytes | type[Exception]:
+    try:
+        return encode_into(PartitionBatch(WHERE, records, compression, stamp=stamp), broker, limit, NOW)
+    except (Unsupported, MessageTooLarge) as error:
+        return type(error)
+
+
+@given(
+    rows=PRODUCER_RECORDS.filter(len),
+    broker=st.sampled_from([V080, V09, V010, V011, V40]),
+    compression=st.sampled_from(["none", "gzip", "snappy"]),
+    stamp=st.sampled_from([None, STAMP]),
+    kind=st.sampled_from("iq"),
+    limit=st.sampled_from([NO_LIMIT, 100, 30]),
+    start=st.integers(0, 3),
+)
+@example([ProducerRecord(b"v", None, (("h", b""),)), ProducerRecord(b"w")], V010, "none", None, "i", NO_LIMIT, 1)
+def test_records_in_columns_have_the_bytes_that_they_have_one_by_one(
+    rows: list[ProducerRecord],
+    broker: BrokerVersions,
+    compression: str,
+    stamp: Stamp | None,
+    kind: str,
+    limit: int,
+    start: int,
+) -> None:
+    start = min(start, len(rows) - 1)
+    packed = packed_records(rows, kind)[start:]
+    made: list[bytes | type[Exception]] = []
+    for engine in ENGINES:
+        with using(engine):
+            made += (encoded(each, broker, compression, stamp, limit) for each in (list(packed), packed))
+    assert all(each == made[0] for each in made)
 
 
 def test_headers_are_kept() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.columns import PRODUCER_RECORDS, packed_records
 
 from odradek.core.interfaces import PartitionResult, ProducerIdentity, ProducerRecord, Stamp
 from odradek.core.kafka07.refusal import MAX_REFUSALS, ClosingBrokerPolicy
@@ -25,6 +26,7 @@ from odradek.core.produce.batch import (
     ProduceBatch,
 )
 from odradek.core.produce.live_batches import MAX_REUSABLE
+from odradek.core.produce.packed_records import PackedRecords
 from odradek.core.produce.partitioners import KeyHash, Partitioner, RoundRobin
 from odradek.engine import PackedBytes
 from odradek.errors import (
@@ -33,6 +35,7 @@ from odradek.errors import (
     ConnectionLost,
     DeadlineError,
     LocalProtocolError,
+    MessageTooLarge,
     NotWritten,
     OdradekError,
     OutcomeUnknown,
@@ -77,6 +80,7 @@ class Bench:
         partition_in_flight: int = 1000,
         partitioner: Partitioner | None = None,
         randrange: Any = lambda count: 0,
+        record_size: Callable[[ProducerRecord], int] | None = None,
     ) -> None:
         self.routing = routing or table({"t": {1: 2}}, 1)
         limits = AccumulatorLimits(
@@ -88,7 +92,7 @@ class Bench:
             limits,
             partitioner or KeyHash(),
             randrange,
-            lambda r: 10 + len(r.value or b""),
+            record_size or (lambda r: 10 + len(r.value or b"")),
             self.routing,
             ClosingBrokerPolicy(),
         )
@@ -347,6 +351,91 @@ def test_a_run_fills_batches_as_one_by_one_would(packed: bool) -> None:
     assert [batch.size for batch in bench.acc.live] == [batch.size for batch in other.acc.live]
     saved = RECORD_OVERHEAD_BYTES - PACKED_OVERHEAD_BYTES if packed else 0
     assert bench.acc.live.buffered_bytes == other.acc.live.buffered_bytes - saved * len(values)
+
+
+def whole_size(record: ProducerRecord) -> int:
+    headers = sum(3 + len(name.encode()) + len(value or b"") for name, value in record.headers)
+    return 10 + len(record.value or b"") + len(record.key or b"") + headers
+
+
+@given(rows=PRODUCER_RECORDS.filter(len), batch_bytes=st.integers(1, 90))
+def test_records_in_columns_fill_batches_as_one_by_one_would(rows: list[ProducerRecord], batch_bytes: int) -> None:
+    bench, other = (Bench(batch_bytes=batch_bytes, record_size=whole_size) for _ in range(2))
+    partition, row = TopicPartition("t", 1, 1), 0
+    packed = packed_records(rows)
+    while row < len(rows):
+        end = bench.append_run(packed, row, 999, partition)
+        assert end > row
+        row = end
+    for record in rows:
+        assert other.acc.append(other.t, whole_size(record), record, partition, "waiter", 0.0) is not None
+    made, one_by_one = (
+        [(batch.as_records(), batch.size, batch.waiter_runs) for batch in each.acc.live] for each in (bench, other)
+    )
+    assert made == one_by_one
+    assert all(type(batch.records) is PackedRecords for batch in bench.acc.live)
+    assert all(batch.queue.open is not batch for batch in bench.acc.live)  # nothing can join one
+    saved = RECORD_OVERHEAD_BYTES - PACKED_OVERHEAD_BYTES
+    assert bench.acc.live.buffered_bytes == other.acc.live.buffered_bytes - saved * len(rows)
+    while bench.acc.live:
+        bench.confirm(bench.next(9.0))
+    assert bench.acc.live.buffered_bytes == 0
+
+
+def test_records_in_columns_are_taken_as_far_as_there_is_room() -> None:
+    bench = Bench(buffer_bytes=1000, batch_bytes=900, record_size=whole_size)
+    packed, partition = packed_records([ProducerRecord(b"x" * 10, b"k" * 5)] * 100), TopicPartition("t", 1, 1)
+    taken = bench.append_run(packed, 0, 999, partition)
+    assert bench.acc.live.buffered_bytes == taken * (25 + PACKED_OVERHEAD_BYTES)
+    assert not bench.acc.fits(25)
+    assert bench.append_run(packed, taken, 999, partition) == taken
+    assert bench.acc.live.buffered_bytes <= 1000
+
+
+def test_records_in_columns_stop_in_front_of_one_that_is_too_long_and_together_are_no_longer() -> None:
+    rows = [ProducerRecord(b"a" * each, b"k" * 10) for each in (10, 10, 21, 10)]
+    bench, partition = Bench(batch_bytes=1000, record_size=whole_size), TopicPartition("t", 1, 1)
+    taken = [bench.append_run(packed_records(rows), start, 30, partition) for start in range(4)]
+    assert taken == [1, 2, 2, 4]
+    assert [len(batch) for batch in bench.acc.live] == [1, 1, 1]
+
+
+KEYED = [ProducerRecord(b"%d" % n, b"k" * n, (("h", None),), n) for n in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("error", "bad", "kept", "rejected"),
+    [
+        (MessageTooLarge("t/1-1", -1, 100, 99, "max.message.bytes of the topic"), {}, [KEYED[:2], KEYED[2:]], []),
+        (BrokerError(87, "INVALID_RECORD"), {1: "why"}, [[KEYED[0], *KEYED[2:]]], [KEYED[1]]),
+    ],
+    ids=["too large", "one is refused"],
+)
+def test_records_in_columns_are_divided_like_others(
+    error: OdradekError, bad: dict[int, str], kept: list[list[ProducerRecord]], rejected: list[ProducerRecord]
+) -> None:
+    error.retriable = False
+    bench, partition = Bench(batch_bytes=1000, record_size=whole_size), TopicPartition("t", 1, 1)
+    assert bench.append_run(packed_records(KEYED), 0, 999, partition) == 4
+    finished = bench.apply(bench.acc.complete(bench.next(), [PartitionResult(partition, error, record_errors=bad)]))
+    assert [batch.as_records() for batch in bench.acc.live] == kept
+    assert [record for batch in finished for record in batch.as_records()] == rejected
+    assert [batch.size for batch in bench.acc.live] == [sum(map(whole_size, rows)) for rows in kept]
+    while bench.acc.live:
+        bench.confirm(bench.next(9.0))
+    assert bench.acc.live.buffered_bytes == 0
+
+
+def test_records_in_columns_without_keys_follow_their_topic_to_another_partition() -> None:
+    bench = Bench(table({"t": {1: 1, 2: 1}}, 1, 2), record_size=whole_size)
+    rows = [ProducerRecord(b"%d" % n, None, (), n) for n in range(3)]
+    assert bench.append_run(packed_records(rows), 0, 999) == 3
+    (batch,) = bench.acc.live
+    assert batch.partition == TopicPartition("t", 0, 1)
+    bench.route(newer(bench.routing, 2))
+    (moved,) = bench.acc.live
+    assert (moved.partition, moved.as_records()) == (TopicPartition("t", 0, 2), rows)
+    assert (moved.size, type(moved.records)) == (batch.size, PackedRecords)
 
 
 def test_a_run_goes_on_in_the_batch_that_is_open() -> None:

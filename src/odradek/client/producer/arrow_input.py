@@ -1,18 +1,20 @@
-"""Arrow data as rows to send. A column of values alone becomes `PackedBytes` slices, which share its buffers.
+"""Arrow data as rows to send: packed columns, which share its buffers.
 
 Needs pyarrow (`pip install odradek[arrow]`); importing this module without it raises ConfigError.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from odradek import arguments
 from odradek.core.interfaces import ProducerRecord
-from odradek.engine import PackedBytes
+from odradek.core.produce.packed_records import PackedRecords, pack
+from odradek.engine import HeaderColumns, PackedBytes
 from odradek.errors import ConfigError
-from odradek.types import KiB
+from odradek.types import NO_TIMESTAMP, KiB
 
 try:
     import pyarrow as pa
@@ -22,13 +24,15 @@ except ImportError as error:
 
 __all__ = ["Data", "runs"]
 
+Run: TypeAlias = PackedBytes | PackedRecords | list[ProducerRecord]
+
 Data: TypeAlias = "pa.Table | pa.RecordBatch | pa.Array[Any] | pa.ChunkedArray[Any]"
 
 SMALL_BYTES = 64 * KiB
 """Adjacent chunks smaller than this are copied into one: each chunk becomes a batch and a part of a request."""
 
 ROWS_AT_ONCE = 4096
-"""Rows converted in one step where that takes a copy: views, nulls, and rows with more than a value."""
+"""Rows converted in one step where that takes a copy: views, and rows that become records."""
 
 
 def runs(
@@ -37,8 +41,8 @@ def runs(
     key: str | None = None,
     headers: str | None = None,
     timestamp: str | None = None,
-) -> Iterator[PackedBytes | list[ProducerRecord]]:
-    """Return the rows in order: packed values, or records where a row has more than a value or a null for it.
+) -> Iterator[Run]:
+    """Return the rows in order: packed columns, or records where some rows have no timestamp.
 
     Rows are converted as they are asked for, and a chunk with damaged offsets raises ValueError then. All other errors
     are raised at once. For the arguments see `Producer.send_arrow`.
@@ -53,7 +57,8 @@ def runs(
     others = {role: _column(data, name, role) for role, name in named.items() if name is not None}
     if "headers" in others:
         _check_header_names(others["headers"])
-    return _records({"value": values, **others}) if others or values.null_count else map(_packed, _chunks(values))
+    columns = {"value": values, **others}
+    return chain.from_iterable(map(_runs, _chunks(pa.table(list(columns.values()), list(columns)))))
 
 
 # ---- which column -------------------------------------------------------------------------------------------
@@ -67,6 +72,7 @@ class _Role(NamedTuple):
 
     accepts: Callable[[Any], bool]
     types: str
+    pack: Callable[[Any], PackedBytes | HeaderColumns | memoryview]
     convert: Callable[[Any], list[Any]]
 
 
@@ -115,56 +121,82 @@ def _check_header_names(headers: pa.ChunkedArray[Any]) -> None:
             raise ValueError("the name of a header is null: only its value may be")
 
 
-# ---- packed values ------------------------------------------------------------------------------------------
+# ---- packed columns -----------------------------------------------------------------------------------------
 
 
-def _chunks(column: pa.ChunkedArray[Any]) -> Iterator[pa.Array[Any]]:
-    """Return the column in arrays large enough for a batch each, none of them empty."""
-    small: list[pa.Array[Any]] = []
+def _chunks(table: pa.Table) -> Iterator[pa.RecordBatch]:
+    """Return the rows in parts large enough for a batch each, none of them empty."""
+    small: list[pa.RecordBatch] = []
     size = 0
-    for chunk in _contiguous(column):
+    for chunk in _contiguous(table):
         small.append(chunk)
         size += chunk.nbytes
         if size >= SMALL_BYTES:
-            yield _concat(small)
+            yield from _concat(small)
             small, size = [], 0
-    if small:
-        yield _concat(small)
+    yield from _concat(small)
 
 
-def _concat(chunks: list[pa.Array[Any]]) -> pa.Array[Any]:
-    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
+def _concat(chunks: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    return chunks if len(chunks) < 2 else pa.Table.from_batches(chunks).combine_chunks().to_batches()
 
 
-def _contiguous(column: pa.ChunkedArray[Any]) -> Iterator[pa.Array[Any]]:
-    views = any(is_kind(column.type) for is_kind in _VIEWS)
-    for chunk in column.chunks:
-        if not views and len(chunk):
+def _contiguous(table: pa.Table) -> Iterator[pa.RecordBatch]:
+    views = [field.name for field in table.schema if any(is_kind(field.type) for is_kind in _VIEWS)]
+    for chunk in table.to_batches(max_chunksize=ROWS_AT_ONCE if views else None):
+        for name in views:
+            at = chunk.schema.get_field_index(name)
+            chunk = chunk.set_column(at, name, chunk.column(at).cast(pa.large_binary()))
+        if chunk.num_rows:
             yield chunk
-        elif views:
-            for start in range(0, len(chunk), ROWS_AT_ONCE):
-                yield chunk.slice(start, ROWS_AT_ONCE).cast(pa.large_binary())
 
 
-def _packed(values: pa.Array[Any]) -> PackedBytes:
-    """Return the same rows over the same memory."""
-    large = pa.types.is_large_binary(values.type) or pa.types.is_large_string(values.type)
-    values = values.cast(pa.large_binary() if large else pa.binary())  # strings, too, have their bytes as they are
-    values.validate(full=True)  # data from a file may be anything, and nothing checks it later
-    _, offsets, data = values.buffers()
-    assert offsets is not None
-    stop = values.offset + len(values) + 1
-    ends = memoryview(offsets)[: stop * (8 if large else 4)].cast("B").cast("q" if large else "i")
-    return PackedBytes(ends[values.offset :], memoryview(b"" if data is None else data).cast("B"))
+def _runs(chunk: pa.RecordBatch) -> Iterator[Run]:
+    columns: dict[str, Any] = {role: _ROLES[role].pack(chunk.column(role)) for role in chunk.schema.names}
+    packed = pack(**columns)
+    return _records(chunk) if packed is None else iter((packed,))
+
+
+def _packed(strings: Any) -> PackedBytes:
+    """Return the same rows over the same memory, but for nulls."""
+    is_narrow = pa.types.is_binary(strings.type) or pa.types.is_string(strings.type)
+    strings = strings.cast(
+        pa.binary() if is_narrow else pa.large_binary()
+    )  # strings, too, have their bytes as they are
+    strings.validate(full=True)  # data from a file may be anything, and nothing checks it later
+    data = strings.buffers()[2]
+    validity = _items(pc.is_valid(strings).cast(pa.uint8()), "B") if strings.null_count else None
+    offsets = _items(strings, "i" if is_narrow else "q", 1)
+    return PackedBytes(offsets, memoryview(b"" if data is None else data).cast("B"), validity)
+
+
+def _items(column: Any, kind: Literal["B", "i", "q"], more: int = 0) -> memoryview:
+    """Return the numbers of a column, which are in its second buffer: one for each row, and so many more."""
+    items: memoryview = memoryview(column.buffers()[1]).cast("B").cast(kind)
+    return items[column.offset : column.offset + len(column) + more]
+
+
+def _packed_headers(column: Any) -> HeaderColumns:
+    counts = pc.fill_null(pc.list_value_length(column), 0).cast(pa.int32())
+    ends = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum_checked(counts)])
+    pairs = pc.list_flatten(column)
+    names = pc.struct_field(pairs, "key").cast(pa.large_string())
+    names.validate(full=True)  # UTF-8
+    return HeaderColumns(_items(ends, "i"), _packed(names), _packed(pc.struct_field(pairs, "value")))
+
+
+def _packed_times(column: Any) -> memoryview:
+    return _items(pc.fill_null(_milliseconds(column), NO_TIMESTAMP), "q")
 
 
 # ---- records ------------------------------------------------------------------------------------------------
 
 
-def _records(columns: Mapping[str, pa.ChunkedArray[Any]]) -> Iterator[list[ProducerRecord]]:
-    """Return records, of which `columns` has a field each."""
-    for batch in pa.table(list(columns.values()), list(columns)).to_batches(ROWS_AT_ONCE):
-        fields = {role: _ROLES[role].convert(batch.column(role)) for role in columns}
+def _records(chunk: pa.RecordBatch) -> Iterator[list[ProducerRecord]]:
+    """Return records, of which `chunk` has a column for each field."""
+    for start in range(0, chunk.num_rows, ROWS_AT_ONCE):
+        batch = chunk.slice(start, ROWS_AT_ONCE)
+        fields = {role: _ROLES[role].convert(batch.column(role)) for role in batch.schema.names}
         nothing = [None] * batch.num_rows
         rows = (fields.get(role, nothing) for role in ("value", "key", "headers", "timestamp"))
         yield [
@@ -184,11 +216,15 @@ def _headers_of(column: Any) -> list[Any]:
     return [tuple((header["key"], header["value"]) for header in row or ()) for row in rows]
 
 
-def _milliseconds_of(column: Any) -> list[Any]:
+def _times_of(column: Any) -> list[Any]:
+    times: list[Any] = _milliseconds(column).to_pylist()
+    return times
+
+
+def _milliseconds(column: Any) -> Any:
     if pa.types.is_timestamp(column.type):  # without a time zone: UTC
         column = column.cast(pa.timestamp("ms", tz=column.type.tz), safe=False)
-    times: list[Any] = column.cast(pa.int64()).to_pylist()
-    return times
+    return column.cast(pa.int64())
 
 
 def _is_time(kind: Any) -> bool:
@@ -196,9 +232,11 @@ def _is_time(kind: Any) -> bool:
 
 
 _STRINGS = "binary or string"
+_HEADERS = "list<struct<key: string, value: binary>>"
+_TIMES = "a timestamp, or an integer of milliseconds since the epoch"
 _ROLES = {
-    "value": _Role(_is_bytes, _STRINGS, _bytes_of),
-    "key": _Role(_is_bytes, _STRINGS, _bytes_of),
-    "headers": _Role(_is_headers, "list<struct<key: string, value: binary>>", _headers_of),
-    "timestamp": _Role(_is_time, "a timestamp, or an integer of milliseconds since the epoch", _milliseconds_of),
+    "value": _Role(_is_bytes, _STRINGS, _packed, _bytes_of),
+    "key": _Role(_is_bytes, _STRINGS, _packed, _bytes_of),
+    "headers": _Role(_is_headers, _HEADERS, _packed_headers, _headers_of),
+    "timestamp": _Role(_is_time, _TIMES, _packed_times, _times_of),
 }

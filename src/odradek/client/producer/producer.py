@@ -21,6 +21,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from odradek import arguments
+from odradek.batch import Batch
 from odradek.client.options import DRIVER, ProducerOptions, Tuning
 from odradek.client.producer.dispatcher import Dispatcher
 from odradek.client.producer.results import (
@@ -39,6 +40,7 @@ from odradek.client.producer.transaction import Transaction
 from odradek.client.producer.validator import TOPIC, RecordValidator
 from odradek.core.interfaces import ProducerRecord, ProtocolDriver
 from odradek.core.produce.batch import RECORD_OVERHEAD_BYTES, AccumulatorLimits
+from odradek.core.produce.packed_records import PackedRecords
 from odradek.core.produce.partitioners import Partitioner
 from odradek.errors import Closed, ConfigError, DeliveryError, Fenced, OdradekError, Unsupported, UsageError
 from odradek.types import KiB, TopicPartition
@@ -288,20 +290,27 @@ class Producer:
         )
 
     async def send_many(
-        self, topic: str, rows: Iterable[Row], *, partition: TopicPartition | int | None = None
+        self, topic: str, rows: Iterable[Row] | Batch, *, partition: TopicPartition | int | None = None
     ) -> Acks:
         """Write many records and return once each has an outcome. Waits for space in the buffer as it goes.
+
+        The columns of a `Batch` go from its memory to the wire as those of `send_arrow` do.
 
         Cancellation: as `send`. An exception of `rows` propagates; the rows before it stay on their way.
 
         Args:
-            rows: Values, (key, value) pairs, or `ProducerRecord` records.
+            rows: Values, (key, value) pairs, or `ProducerRecord` records; or a `Batch` of a reader or consumer, whose
+                records keep their keys, headers and timestamps.
+            partition: Send all rows there.
 
         Returns:
-            The acks, and every record that failed, with its error: no record's failure is raised.
+            The acks, and every record that failed, with its error: no record's failure is raised. A record that the
+            cluster cannot store - with a null value, a header or a timestamp in 0.7 - fails alone.
 
         Raises:
             NotWritten: There was no space within `deliver_within`; the rows before stay on their way.
+            CorruptMessage: `rows` is a batch with records that could not be decoded (`corrupt="raw"`): nothing of it
+                was sent.
         """
         return await self._send_runs(topic, runs(rows), partition)
 
@@ -318,10 +327,10 @@ class Producer:
     ) -> Acks:
         """Write the rows of Arrow data and return once each has an outcome, as `send_many`.
 
-        Values alone are encoded straight from the Arrow buffers: no Python object is made for a row unless it fails.
-        (Views are copied, 4096 rows at a time; adjacent chunks of less than 64 KiB are copied together.) With a null
-        value or with another column, every row becomes a `ProducerRecord` and takes as long as in `send_many`. Do not
-        change the data meanwhile.
+        Columns are encoded straight from the Arrow buffers: no Python object is made for a row unless it fails.
+        (Views are copied, 4096 rows at a time; adjacent chunks of less than 64 KiB are copied together.) Every row
+        becomes a `ProducerRecord`, and takes as long as one does in `send_many`, where keys choose the partition, where
+        only some rows have a timestamp, and where the cluster cannot store a column. Do not change the data meanwhile.
 
         Args:
             data: A pyarrow Table, RecordBatch, Array or ChunkedArray.
@@ -358,7 +367,8 @@ class Producer:
         pending = PendingSend(self._dispatcher.loop)
         try:
             for run in runs:
-                await self._append_rows(topic, run, where, pending)
+                for part in self._validator.parts(topic, run, where):
+                    await self._append_rows(topic, part, where, pending)
             await pending.wait()
         except BaseException:
             pending.abandon(self.failures)
@@ -368,11 +378,13 @@ class Producer:
     async def _append_rows(
         self, topic: str, run: Sequence[Row], partition: TopicPartition | None, pending: PendingSend
     ) -> None:
-        """Append the rows of a list or a `PackedBytes`: plain values a batch at a time, others one by one."""
+        """Append the rows of a list or of columns: those of columns and plain values a batch at a time, others one by
+        one."""
         row = work = 0
         while row < len(run):
-            first = run[row]
-            end = self._append_values(topic, run, row, partition, pending) if type(first) is bytes else row
+            first, end = run[row], row
+            if type(first) is bytes or type(run) is PackedRecords:
+                end = self._append_values(topic, run, row, partition, pending)
             if end == row:
                 if (waiter := self._append_row(topic, first, partition, pending)) is not None:
                     await self._dispatcher.wait_for_space(waiter)

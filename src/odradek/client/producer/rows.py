@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from typing import cast
 
 from odradek import arguments
+from odradek.batch import Batch
 from odradek.core.interfaces import ProducerRecord
+from odradek.core.produce.packed_records import pack
 
 __all__ = ["ROWS_AT_ONCE", "Row", "fields", "runs"]
 
@@ -17,13 +20,33 @@ Row = bytes | tuple[bytes | None, bytes] | ProducerRecord
 """Argument type of `send_many`: a value, a (key, value) pair, or a whole record."""
 
 
-def runs(rows: Iterable[Row]) -> Iterator[Sequence[Row]]:
-    """Cut rows into runs. When `rows` raises, the rows before that come first."""
+def runs(rows: Iterable[Row] | Batch) -> Iterator[Sequence[Row]]:
+    """Cut rows into runs. When `rows` raises, the rows before that come first.
+
+    Raises:
+        CorruptMessage: A row of a batch could not be decoded.
+    """
     if isinstance(rows, list):
-        yield rows
-        return
+        return iter((rows,))
+    if isinstance(rows, Batch):
+        return _runs_of_batch(rows)
     if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
-        arguments.wrong_type("rows", rows, "an iterable of bytes, (key, value) pairs or ProducerRecords")
+        arguments.wrong_type("rows", rows, "a Batch, or an iterable of bytes, (key, value) pairs or ProducerRecords")
+    return _lists(rows)
+
+
+def _runs_of_batch(batch: Batch) -> Iterator[Sequence[Row]]:
+    for error in batch.corrupt.values():
+        raise error
+    columns = batch.columns
+    packed = pack(columns.values, columns.keys, columns.headers, columns.timestamps)
+    if packed is not None:
+        return iter((cast("Sequence[Row]", packed),))  # plain values, if they are packed, have no nulls
+    return _lists(ProducerRecord(row.value, row.key, row.headers, row.timestamp) for row in batch)
+
+
+def _lists(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Cut rows into lists. When `rows` raises, the rows before that come first."""
     source, error = iter(rows), None
     while error is None:
         run: list[Row] = []

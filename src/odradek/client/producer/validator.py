@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from threading import get_ident
 
 from odradek import arguments
 from odradek.client.options import HEADERS, TIMESTAMP
 from odradek.client.producer.dispatcher import Dispatcher
+from odradek.client.producer.rows import ROWS_AT_ONCE, Row
 from odradek.core.interfaces import ProducerRecord, ProtocolDriver
 from odradek.core.produce.batch import as_record
+from odradek.core.produce.packed_records import PackedRecords
 from odradek.core.produce.partition_queue import TopicQueues
-from odradek.errors import ConfigError, MessageTooLarge, Rejected
+from odradek.errors import ConfigError, DeliveryError, MessageTooLarge, Rejected, Unsupported
 from odradek.types import TopicPartition
 
 __all__ = ["TOPIC", "RecordValidator", "ValidRecord"]
@@ -85,6 +88,28 @@ class RecordValidator:
         if size > self._unchecked_size or headers or timestamp is not None or value is None:
             self._check(topic, as_record(record), size)  # a record is never smaller than its payload
         return topic, size, record, None if partition is None else self.partition(name, partition)
+
+    def parts(self, topic: str, run: Sequence[Row], partition: TopicPartition | None) -> Iterable[Sequence[Row]]:
+        """Return a run in parts that can be appended: as it is, or as lists if each of its records has to be looked at,
+        because its key chooses the partition, or because the cluster may not store all of it."""
+        if not isinstance(run, PackedRecords):
+            return (run,)
+        if (partition is not None or run.keys is None) and self._stores(topic, run):
+            return (run,)
+        return (list(run[start : start + ROWS_AT_ONCE]) for start in range(0, len(run), ROWS_AT_ONCE))
+
+    def _stores(self, topic: str, records: PackedRecords) -> bool:
+        record = ProducerRecord(
+            None if records.values.null_count else b"",
+            None if records.keys is None else b"",
+            () if records.headers is None else (("", b""),),
+            None if records.timestamps is None else 0,
+        )
+        try:
+            self._driver.validate_record(topic, record, sys.maxsize)
+        except (DeliveryError, Unsupported):
+            return False
+        return True
 
     def partition(self, topic: str, partition: TopicPartition | int) -> TopicPartition:
         """Return the partition that is meant. Raises TypeError or ConfigError for what cannot be one."""

@@ -94,8 +94,8 @@ class PartitionBatch:
 
     Args:
         partition: Where they go.
-        records: Any sequence, also an `engine.PackedBytes`; an item of type `bytes` is a record that is only this
-            value. It does not change once the batch has been encoded.
+        records: Any sequence, also an `engine.PackedBytes` or `PackedRecords`; an item of type `bytes` is a record that
+            is only this value. It does not change once the batch has been encoded.
         compression: Name of the compression, with a level if one was chosen (`zstd:9`), or `none`.
         encoded: The bytes that `BrokerClient.encode` made of the records; every attempt sends them unchanged.
         isolate_with: The most batches that may share a request with it, itself included, while nothing else is in

@@ -12,6 +12,7 @@ from odradek.core.interfaces import PartitionBatch, PartitionResult, ProducerIde
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.core.produce.batch import are_small
+from odradek.core.produce.packed_records import PackedRecords
 from odradek.engine import Headers, PackedBytes
 from odradek.errors import MessageTooLarge, OdradekError, RemoteProtocolError, Unsupported
 from odradek.types import NO_TIMESTAMP, Position, TopicPartition
@@ -91,7 +92,9 @@ def encode_into(batch: PartitionBatch, versions: BrokerVersions, max_message_byt
             raise Unsupported("a header", "Kafka 0.11")
         times = timestamps if magic else None
         data = encode_message_set(values, keys, times, magic=magic, compression=compression, level=level)
-        size = len(data) if compression or len(values) == 1 else _largest(values, keys)
+        size = len(data)  # no message of a set has more
+        if size > max_message_bytes and not compression and len(values) > 1:
+            size = _largest(values, keys)
     if size > max_message_bytes:
         raise MessageTooLarge(str(batch.partition), -1, size, max_message_bytes, "max_message_bytes")
     batch.encoded, batch.encoded_stamp = data, stamp
@@ -215,6 +218,9 @@ def _columns(
     records: Sequence[bytes | ProducerRecord], now_ms: int
 ) -> tuple[Sequence[bytes | None], Sequence[bytes | None] | None, Sequence[Headers] | None, Sequence[int]]:
     """Return values, keys, headers and timestamps; None for a column in which no record has anything."""
+    if type(records) is PackedRecords:
+        given = records.timestamps
+        return records.values, records.keys, records.headers, [now_ms] * len(records) if given is None else given
     if type(records) is PackedBytes or set(map(type, records)) <= {bytes}:
         return records, None, None, [now_ms] * len(records)  # type: ignore[return-value]  # plain values, as just seen
     rows = [ProducerRecord(record) if type(record) is bytes else record for record in records]

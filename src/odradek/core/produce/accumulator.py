@@ -42,6 +42,7 @@ from odradek.core.produce.batch import (
 )
 from odradek.core.produce.broker_queue import BrokerQueue
 from odradek.core.produce.live_batches import LiveBatches
+from odradek.core.produce.packed_records import PackedRecords
 from odradek.core.produce.partition_queue import PartitionQueue, TopicQueues
 from odradek.core.produce.partitioners import Partitioner
 from odradek.core.produce.router import Router
@@ -90,7 +91,7 @@ class Accumulator:
         self._router = Router(limits, partitioner, randrange, table, self.live, sequences, numbers_by_broker)
         self.topics: Mapping[str, TopicQueues] = self._router.topics
         self.missing: Mapping[PartitionQueue, None] = self._router.missing
-        self.record_overhead = self.live.record_overhead
+        self.record_overhead = self.live.sizes.record
         self._batch_bytes, self._buffer_bytes = limits.batch_bytes, limits.buffer_bytes
         self._due = self._router.due
         self._refusals, self._sequences = refusals, sequences
@@ -174,21 +175,21 @@ class Accumulator:
         now: float,
     ) -> tuple[int, Collection[int]]:
         """Append plain values from `values[start:]` (a list, or a `PackedBytes`) to one batch: as many as it and the
-        buffer have space for, up to the first that is anything but bytes or longer than `max_record`.
+        buffer have space for, up to the first that is anything but bytes or longer than `max_record`. Or so with
+        `PackedRecords`, which have keys only for an explicit partition.
 
         Appends nothing if the partitioner has to see each record.
 
         Returns:
             The index after the last one appended, and the brokers that became due.
         """
-        first, sticky = values[start], partition is None
-        if type(first) is not bytes or len(first) > max_record or (sticky and not self._router.keyless_is_sticky):
-            return start, ()
-        size = self.record_overhead + len(first)
-        if not self.fits(size):
+        sticky, packed = partition is None, not isinstance(values, list)
+        end, size = self._fit(values, start, start + 1, self._buffer_bytes, 0, max_record)
+        size += self.record_overhead
+        if end == start or (sticky and not self._router.keyless_is_sticky) or not self.fits(size):
             return start, ()
         queue = topic.sticky if partition is None else self._router.partition(topic, partition)
-        batch, packed = queue.open, isinstance(values, PackedBytes)
+        batch = queue.open
         full = batch is None or batch.size + size > self._batch_bytes
         if batch is None or full or packed or batch.explicit_partition is sticky:
             batch = self._router.next_batch(queue, size, now, explicit=not sticky, sticky=sticky, packed=packed)
@@ -199,6 +200,8 @@ class Accumulator:
     def _guess_stop(self, values: Sequence[object], start: int, size: int, space: int) -> int:
         """Return how far to look at most: the pure engine looks at everything it is given before it says what fits.
         For a list it is a guess by the first value's size; if it was too low, the next call continues in the batch."""
+        if type(values) is PackedRecords:
+            return len(values)
         if not isinstance(values, PackedBytes):
             return min(start + max(1, space // size), len(values))
         offsets, entry = values.offsets, self.record_overhead
@@ -211,8 +214,8 @@ class Accumulator:
     ) -> int:
         """Append values from `start` on, at least one, and close the batch if it takes no more. Return the index after
         the last one."""
-        entry, fit = self.record_overhead, engine.active.fit
-        overhead = PACKED_OVERHEAD_BYTES if isinstance(values, PackedBytes) else RECORD_OVERHEAD_BYTES
+        entry, fit, packed = self.record_overhead, self._fit, not isinstance(values, list)
+        overhead = PACKED_OVERHEAD_BYTES if packed else RECORD_OVERHEAD_BYTES
         end, size = fit(values, start, stop, self._batch_bytes - batch.size, entry, max_record)
         if end == start:  # larger than a batch: it travels alone
             end, size = fit(values, start, start + 1, self._buffer_bytes, entry, max_record)
@@ -229,9 +232,17 @@ class Accumulator:
         batch.add_waiter(first, len(batch), waiter)
         if (broker_queue := batch.queue.broker_queue) is not None and not broker_queue.has_waiters:
             broker_queue.has_waiters, self._due[broker_queue.broker] = True, None
-        if batch.size >= self._batch_bytes or isinstance(values, PackedBytes):
+        if batch.size >= self._batch_bytes or packed:
             batch.queue.close()
         return end
+
+    def _fit(
+        self, values: Sequence[object], start: int, stop: int, max_bytes: int, row_bytes: int, max_row: int
+    ) -> tuple[int, int]:
+        """Count how many of `values[start:stop]` fit (see `Engine.fit`)."""
+        if type(values) is PackedRecords:
+            return self.live.sizes.fit(values, start, stop, max_bytes, row_bytes, max_row)
+        return engine.active.fit(values, start, stop, max_bytes, row_bytes, max_row)
 
     def _pop_due(self) -> Collection[int]:
         if not self._due:

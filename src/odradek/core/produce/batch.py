@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from odradek.core.interfaces import PartitionBatch, PartitionResult, PendingResult, ProducerRecord
 from odradek.core.produce.batch_states import BATCH, BatchEvent, BatchState
-from odradek.engine import PackedBytes
 from odradek.errors import DeliveryError, OdradekError
 
 if TYPE_CHECKING:
@@ -34,7 +33,8 @@ RECORD_OVERHEAD_BYTES = 120
 Without it a buffer full of tiny records would take ten times its limit."""
 
 PACKED_OVERHEAD_BYTES = 8
-"""The same for a record in a `PackedBytes`: its offset."""
+"""The same for a record in columns: its offset. What further columns have is less than what its bytes on the wire have
+beside value, key and headers."""
 
 FEW_RECORDS = 64
 """Batches of at most this many records, on average, are encoded together: for larger ones, what a batch costs is little
@@ -90,7 +90,8 @@ _REPLACE, _RETURN, _REUSE, _SEND = BatchEvent.REPLACE, BatchEvent.RETURN, BatchE
 
 class ProduceBatch(PartitionBatch):
     """The records of one partition that travel together: a list in which a record that is only a value is that value,
-    or a `PackedBytes`, to which nothing is added. One that was written may begin again (see `LiveBatches.reuse`).
+    or a `PackedBytes` or `PackedRecords`, to which nothing is added. One that was written may begin again (see
+    `LiveBatches.reuse`).
 
     Its methods alone write what it goes through, by the table BATCH (`batch_states`).
 
@@ -144,7 +145,7 @@ class ProduceBatch(PartitionBatch):
         self.overdue = ""
         self.error: DeliveryError | None = None
         self.last_error: OdradekError | None = None
-        self.records: Any = []  # list[bytes | ProducerRecord] | PackedBytes
+        self.records: Any = []  # list[bytes | ProducerRecord] | PackedBytes | PackedRecords
         self.request: BrokerProduceRequest | None = None
         self.result: PartitionResult | None = None
         self.waiter_runs: list[list[Any]] | tuple[()] = ()
@@ -236,11 +237,11 @@ class ProduceBatch(PartitionBatch):
         return self.size + overhead * len(self.records)
 
     def add(self, records: Sequence[Any], start: int, stop: int) -> None:
-        """Append `records[start:stop]`. A `PackedBytes` only if the batch is empty, and nothing after it."""
-        if isinstance(records, PackedBytes):
-            self.records = records[start:stop]
-        else:
+        """Append `records[start:stop]`. What is not a list only if the batch is empty, and nothing after it."""
+        if isinstance(records, list):
             self.records += records[start:stop]
+        else:
+            self.records = records[start:stop]
 
     def as_records(self) -> list[ProducerRecord]:
         """Return its records as users see them."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from odradek.core.interfaces import PartitionResult, ProducerRecord, ProducerSequences
 from odradek.core.produce.batch import AccumulatorLimits, FlushWaiter, ProduceBatch
 from odradek.core.produce.batch_states import BatchState
+from odradek.core.produce.packed_records import PackedRecords, WireSizes
 from odradek.core.produce.partition_queue import PartitionQueue
 from odradek.errors import NotWritten, OutcomeUnknown
 
@@ -31,7 +32,7 @@ class LiveBatches:
         sequence: Number of the newest batch.
         reusable: Empty batches that may begin again.
         late: Why a batch is given up whose time is over.
-        record_overhead: Bytes on the wire of a record that is only a value, beyond that value.
+        sizes: What records in columns take on the wire.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class LiveBatches:
         self.batches: dict[ProduceBatch, None] = {}
         self.buffered_bytes = self.sequence = 0
         self.finished: list[ProduceBatch] = []
-        self.record_overhead = record_size(ProducerRecord(b""))
+        self.sizes = WireSizes.of(record_size)
         self.late = f"not delivered within {limits.deliver_within:g} s"
         self._deliver_within, self._record_size, self._sequences = limits.deliver_within, record_size, sequences
         self._flushes: list[FlushWaiter] = []
@@ -93,7 +94,7 @@ class LiveBatches:
         for row, waiter in enumerate([waiters[row] for row in rows]):
             if waiter is not None:
                 part.add_waiter(row, row + 1, waiter)
-        part.size = sum(map(self._size_of, part.records))
+        part.size = self._size_of_all(part.records)
         self.batches[part] = None
         self.buffered_bytes += part.buffered_bytes
         for flush in self._flushes:
@@ -108,8 +109,13 @@ class LiveBatches:
         self.forget(batch)
         return made
 
+    def _size_of_all(self, records: Sequence[bytes | ProducerRecord]) -> int:
+        if type(records) is PackedRecords:
+            return self.sizes.payload(records, 0, len(records)) + self.sizes.record * len(records)
+        return sum(map(self._size_of, records))
+
     def _size_of(self, record: bytes | ProducerRecord) -> int:
-        return self._record_size(record) if isinstance(record, ProducerRecord) else self.record_overhead + len(record)
+        return self._record_size(record) if isinstance(record, ProducerRecord) else self.sizes.record + len(record)
 
     # ---- ending --------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from odradek.core.interfaces import (
     PendingResult,
 )
 from odradek.core.produce.batch import are_small
+from odradek.core.produce.packed_records import PackedRecords
 from odradek.errors import BrokerError, ConfigError, ConnectionLost, MessageTooLarge, RemoteProtocolError
 from odradek.io.connection import Connection
 from odradek.io.requests import InFlightRequest
@@ -121,7 +122,7 @@ class Kafka07BrokerClient:
         """
         if batch.encoded is not None:
             return
-        values: Any = batch.records
+        values: Any = batch.records.values if type(batch.records) is PackedRecords else batch.records
         if values and type(values[0]) is not bytes:
             values = _payloads(values)
         compression, level = parse_compression(batch.compression)
