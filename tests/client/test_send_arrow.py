@@ -454,10 +454,27 @@ async def test_what_is_hidden_below_a_null_is_not_sent() -> None:
         assert list(run)[-2:] == [ProducerRecord(None), ProducerRecord(b"c", None, (("i", b"3"),))]
 
 
-async def test_the_name_of_a_header_is_utf_8(cluster: MemoryCluster) -> None:
-    kind = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
-    data = pa.table({"value": [b"x"], "headers": pa.array([[{"key": b"\xff", "value": b""}]], kind)})
+def pairs(names: Any) -> Any:
+    return pa.StructArray.from_arrays([names, pa.array([b""], pa.binary())], ["key", "value"])
+
+
+BYTE_NAME: Any = pa.array([b"\xff"], pa.binary())
+DAMAGED_NAME: Any = pa.Array.from_buffers(pa.string(), 1, BYTE_NAME.buffers())
+DAMAGED_OFFSETS = pa.array([0, 9, 1], pa.int32()).buffers()[1]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pa.ListArray.from_arrays([0, 1], pairs(BYTE_NAME)),
+        pa.ListArray.from_arrays([0, 1], pairs(DAMAGED_NAME)),
+        pa.Array.from_buffers(HEADERS, 2, [None, DAMAGED_OFFSETS], children=[pairs(pa.array(["h"]))]),
+    ],
+    ids=["bytes", "damaged name", "damaged list"],
+)
+async def test_names_of_headers_are_utf_8_and_damage_is_seen(cluster: MemoryCluster, headers: Any) -> None:
+    data = pa.table({"value": [b"x"] * len(headers), "headers": headers})
     async with producing(cluster) as out:
-        with pytest.raises(ValueError, match="UTF"):
+        with pytest.raises(ValueError, match=r"UTF|[Oo]ffset"):
             await out.send_arrow("t", data, value="value", headers="headers")
         assert out.statistics().accepted == 0

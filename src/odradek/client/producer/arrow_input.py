@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import chain
+from struct import calcsize
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from odradek import arguments
@@ -50,7 +51,7 @@ def runs(
     Raises:
         TypeError: `data` is not Arrow, or a column has a type that cannot be sent.
         ConfigError: A column does not exist, or it is not clear which one has the values.
-        ValueError: The name of a header is null.
+        ValueError: The name of a header is null or not UTF-8, or headers are damaged.
     """
     values = _column(data, value, "value")
     named = {"key": key, "headers": headers, "timestamp": timestamp}
@@ -72,7 +73,7 @@ class _Role(NamedTuple):
 
     accepts: Callable[[Any], bool]
     types: str
-    pack: Callable[[Any], PackedBytes | HeaderColumns | memoryview]
+    pack: Callable[[Any], PackedBytes | HeaderColumns | memoryview | None]
     convert: Callable[[Any], list[Any]]
 
 
@@ -108,6 +109,10 @@ def _is_bytes(kind: Any) -> bool:
     return any(is_kind(kind) for is_kind in (*_CONTIGUOUS, *_VIEWS))
 
 
+def _is_view(kind: Any) -> bool:
+    return any(is_kind(kind) for is_kind in _VIEWS)
+
+
 def _is_headers(kind: Any) -> bool:
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
         return False
@@ -117,6 +122,7 @@ def _is_headers(kind: Any) -> bool:
 
 def _check_header_names(headers: pa.ChunkedArray[Any]) -> None:
     for chunk in headers.chunks:
+        chunk.validate(full=True)  # as of other columns, before it is looked at; names are UTF-8
         if pc.struct_field(pc.list_flatten(chunk), "key").null_count:
             raise ValueError("the name of a header is null: only its value may be")
 
@@ -142,13 +148,12 @@ def _concat(chunks: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 
 def _contiguous(table: pa.Table) -> Iterator[pa.RecordBatch]:
-    views = [field.name for field in table.schema if any(is_kind(field.type) for is_kind in _VIEWS)]
-    for chunk in table.to_batches(max_chunksize=ROWS_AT_ONCE if views else None):
-        for name in views:
-            at = chunk.schema.get_field_index(name)
-            chunk = chunk.set_column(at, name, chunk.column(at).cast(pa.large_binary()))
-        if chunk.num_rows:
-            yield chunk
+    if not any(map(_is_view, table.schema.types)):
+        yield from filter(len, table.to_batches())
+        return
+    for chunk in table.to_batches(ROWS_AT_ONCE):
+        columns = [column.cast(pa.large_binary()) if _is_view(column.type) else column for column in chunk.columns]
+        yield pa.RecordBatch.from_arrays(columns, chunk.schema.names)
 
 
 def _runs(chunk: pa.RecordBatch) -> Iterator[Run]:
@@ -160,9 +165,7 @@ def _runs(chunk: pa.RecordBatch) -> Iterator[Run]:
 def _packed(strings: Any) -> PackedBytes:
     """Return the same rows over the same memory, but for nulls."""
     is_narrow = pa.types.is_binary(strings.type) or pa.types.is_string(strings.type)
-    strings = strings.cast(
-        pa.binary() if is_narrow else pa.large_binary()
-    )  # strings, too, have their bytes as they are
+    strings = strings.cast(pa.binary() if is_narrow else pa.large_binary())  # the bytes of strings are as they are
     strings.validate(full=True)  # data from a file may be anything, and nothing checks it later
     data = strings.buffers()[2]
     validity = _items(pc.is_valid(strings).cast(pa.uint8()), "B") if strings.null_count else None
@@ -172,16 +175,18 @@ def _packed(strings: Any) -> PackedBytes:
 
 def _items(column: Any, kind: Literal["B", "i", "q"], more: int = 0) -> memoryview:
     """Return the numbers of a column, which are in its second buffer: one for each row, and so many more."""
-    items: memoryview = memoryview(column.buffers()[1]).cast("B").cast(kind)
-    return items[column.offset : column.offset + len(column) + more]
+    size, stop = calcsize(kind), column.offset + len(column) + more
+    items: memoryview = memoryview(column.buffers()[1]).cast("B")[: stop * size].cast(kind)
+    return items[column.offset :]
 
 
-def _packed_headers(column: Any) -> HeaderColumns:
+def _packed_headers(column: Any) -> HeaderColumns | None:
+    pairs = pc.list_flatten(column)  # nothing of what is below a null
+    if not len(pairs):
+        return None
     counts = pc.fill_null(pc.list_value_length(column), 0).cast(pa.int32())
     ends = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum_checked(counts)])
-    pairs = pc.list_flatten(column)
-    names = pc.struct_field(pairs, "key").cast(pa.large_string())
-    names.validate(full=True)  # UTF-8
+    names = pc.struct_field(pairs, "key").cast(pa.large_string())  # which is UTF-8
     return HeaderColumns(_items(ends, "i"), _packed(names), _packed(pc.struct_field(pairs, "value")))
 
 

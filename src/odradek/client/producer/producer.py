@@ -350,7 +350,8 @@ class Producer:
             TypeError: `data` is not Arrow, or a column has a type that cannot be sent. Nothing was sent; nor in the
                 next two cases.
             ConfigError: Several columns could be meant, or pyarrow is missing (`pip install odradek[arrow]`).
-            ValueError: The name of a header is null.
+            ValueError: The name of a header is null or not UTF-8. Also for damaged data, of which rows before may have
+                been sent.
         """
         from odradek.client.producer import arrow_input  # here, because it needs pyarrow
 

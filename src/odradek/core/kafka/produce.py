@@ -219,8 +219,8 @@ def _columns(
 ) -> tuple[Sequence[bytes | None], Sequence[bytes | None] | None, Sequence[Headers] | None, Sequence[int]]:
     """Return values, keys, headers and timestamps; None for a column in which no record has anything."""
     if type(records) is PackedRecords:
-        given = records.timestamps
-        return records.values, records.keys, records.headers, [now_ms] * len(records) if given is None else given
+        known = records.timestamps
+        return records.values, records.keys, records.headers, [now_ms] * len(records) if known is None else known
     if type(records) is PackedBytes or set(map(type, records)) <= {bytes}:
         return records, None, None, [now_ms] * len(records)  # type: ignore[return-value]  # plain values, as just seen
     rows = [ProducerRecord(record) if type(record) is bytes else record for record in records]
