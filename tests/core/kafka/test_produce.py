@@ -13,6 +13,8 @@ from odradek.core.interfaces import DecoderOptions, PartitionBatch, ProducerReco
 from odradek.core.kafka.produce import bytes_for, encode_into, encode_small, read_produce
 from odradek.core.kafka.producer_state import ProducerIdentity, Stamp
 from odradek.core.kafka.versions import BrokerVersions, VersionRange
+from odradek.core.produce.packed_records import PackedRecords
+from odradek.engine import HeaderColumns, Headers, PackedBytes
 from odradek.errors import BrokerError, MessageTooLarge, RemoteProtocolError, Unsupported
 from odradek.types import Columns, Position, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
@@ -152,6 +154,19 @@ def test_records_in_columns_have_the_bytes_that_they_have_one_by_one(
         with using(engine):
             made += (encoded(each, broker, compression, stamp, limit) for each in (list(packed), packed))
     assert all(each == made[0] for each in made)
+
+
+@pytest.mark.parametrize(("broker", "headers"), [(V09, ()), (V010, ()), (V40, (("h", b"1"), ("i", None)))])
+def test_no_object_is_made_for_a_record_in_columns(
+    broker: BrokerVersions, headers: Headers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [ProducerRecord(b"v", b"k", headers, 5), ProducerRecord(None, None, (), 6)]
+    expected, packed = encode_into(batch(*rows), broker, NO_LIMIT, NOW), packed_records(rows)
+    for kind in PackedRecords, PackedBytes, HeaderColumns:
+        monkeypatch.setattr(kind, "__iter__", None)
+    monkeypatch.setattr(PackedBytes, "tolist", None)
+    with using("compiled"):
+        assert encode_into(PartitionBatch(WHERE, packed), broker, NO_LIMIT, NOW) == expected
 
 
 def test_headers_are_kept() -> None:
