@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from odradek.client.cluster import Cluster
-from odradek.core.admin import ConfigSource
-from odradek.errors import Unsupported
-from odradek.mirror.config import MirrorConfig
+from odradek.core.admin import ConfigSource, CreatedTopic, Results
+from odradek.core.backoff import Backoff
+from odradek.errors import BrokerError, NotWritten, Unsupported
+from odradek.io.retry import retry
+from odradek.mirror.config import TOPICS, MirrorConfig
 from odradek.mirror.planning import ClusterTopics, PlannedTopic, TargetTopic, chosen_topics
 from odradek.mirror.stored import MirrorIdentity, StoredState
-from odradek.types import EARLIEST, LATEST, Position, TopicPartition
+from odradek.types import EARLIEST, LATEST, Position, StartPosition, TopicPartition
 
 __all__ = ["Clusters", "create_topics", "open_clusters", "read_progress", "read_state", "survey"]
 
@@ -21,6 +23,9 @@ log = logging.getLogger(__name__)
 
 TAIL = 64
 """Records at the end of a task's partition in which its progress is looked for first."""
+
+CREATED_WITHIN = 30.0
+"""How long brokers may take until a topic that was made can be used (s)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,8 @@ async def open_clusters(config: MirrorConfig) -> AsyncIterator[Clusters]:
 
 async def survey(config: MirrorConfig, clusters: Clusters) -> ClusterTopics:
     """Return what both clusters look like. Raises OdradekError: a broker did not answer. Cancellation: safe."""
-    names = chosen_topics(config, await _listed(config, clusters.source))
+    listed = await _listed(clusters.source)
+    names = chosen_topics(config, config.topics.include if listed is None else listed)
     every = {name: await clusters.source.partitions(name) for name in names}
     source = {name: partitions for name, partitions in every.items() if partitions}
     target = {}
@@ -53,15 +59,22 @@ async def survey(config: MirrorConfig, clusters: Clusters) -> ClusterTopics:
     identity = MirrorIdentity(
         await _identity(clusters.source, config.source.url), await _identity(clusters.target, config.target.url)
     )
-    return ClusterTopics(identity, source, target)
+    return ClusterTopics(identity, source, target, await _mirrors(clusters.source, listed or ()))
 
 
-async def _listed(config: MirrorConfig, cluster: Cluster) -> Iterable[str]:
-    """Return the topics of the source; those that the file names, where a cluster cannot list them (0.7 without
-    ZooKeeper)."""
-    if config.topics.pattern is None:
-        return config.topics.include
-    return await cluster.topics()
+async def _listed(source: Cluster) -> frozenset[str] | None:
+    """Return the topics of the source as they are now; None where it cannot list them (0.7 without ZooKeeper)."""
+    try:
+        return await source.topics()
+    except Unsupported:
+        await source.driver.metadata.refresh()
+        return None
+
+
+async def _mirrors(source: Cluster, topics: Iterable[str]) -> dict[str, StoredState]:
+    """Return what the mirrors store that copy to the source."""
+    names = sorted(topic for topic in topics if topic.startswith(TOPICS) and not source.driver.logs.values_only)
+    return {name.removeprefix(TOPICS): (await _read_topic(name, source, whole=False))[0] for name in names}
 
 
 async def _target_topic(cluster: Cluster, name: str) -> TargetTopic:
@@ -100,15 +113,31 @@ async def read_state(config: MirrorConfig, cluster: Cluster, *, whole: bool = Tr
 
     Cancellation: safe.
     """
-    state = StoredState(config.topic)
     if config.topic not in await cluster.topics():
-        return state, 0
-    partitions = await cluster.partitions(config.topic)
-    starts = {p: EARLIEST for p in partitions if whole or p.partition == 0}
-    async with cluster.reader(starts, until=LATEST, isolation="read_committed") as reader:
+        return StoredState(config.topic), 0
+    return await _read_topic(config.topic, cluster, whole=whole)
+
+
+async def _read_topic(topic: str, cluster: Cluster, *, whole: bool) -> tuple[StoredState, int]:
+    state = StoredState(topic)
+    ends = await cluster.positions(topic, LATEST)
+    chosen = [p for p in ends if whole or p.partition == 0]
+    await _read(state, cluster, dict.fromkeys(chosen, EARLIEST), ends)
+    return state, len(ends)
+
+
+async def _read(
+    state: StoredState,
+    cluster: Cluster,
+    starts: Mapping[TopicPartition, StartPosition],
+    ends: Mapping[TopicPartition, Position],
+) -> None:
+    """Add what is committed. The ends are those of the logs: where a transaction that was left behind is open, what
+    comes after it is waited for, until the broker aborts it."""
+    until = {partition: ends[partition] for partition in starts}
+    async with cluster.reader(starts, until=until, isolation="read_committed") as reader:
         async for record in reader:
             state.add(record.partition.partition, record.key, record.value)
-    return state, len(partitions)
 
 
 async def read_progress(config: MirrorConfig, cluster: Cluster, task: int) -> StoredState:
@@ -123,10 +152,8 @@ async def read_progress(config: MirrorConfig, cluster: Cluster, task: int) -> St
     while start > first:
         start = Position(max(first, end - length))
         state = StoredState(config.topic)
-        async with cluster.reader({partition: start}, until=LATEST, isolation="read_committed") as reader:
-            async for record in reader:
-                state.add(task, record.key, record.value)
-        if task in state.progress:
+        await _read(state, cluster, {partition: start}, {partition: end})
+        if task in state.progress or state.finished is not None:
             return state
         length *= 4
     return StoredState(config.topic)
@@ -144,8 +171,26 @@ async def create_mirror_topic(config: MirrorConfig, cluster: Cluster) -> None:
     made = await cluster.admin.create_topics(
         config.topic, partitions=config.run.tasks, replicas=config.target.replicas, config=settings
     )
-    made.check()
-    await cluster.partitions(config.topic)
+    _check_made(made)
+    await _wait_for(cluster, config.topic)
+
+
+def _check_made(made: Results[str, CreatedTopic]) -> None:
+    """Raise the error of a topic that was not made; one that another process has just made is there."""
+    for error in made.failed.values():
+        if not isinstance(error, BrokerError) or error.name != "TOPIC_ALREADY_EXISTS":
+            raise error
+
+
+async def _wait_for(cluster: Cluster, topic: str) -> None:
+    """Wait until a topic that was made is known where this asks, and its partitions can be written to."""
+
+    async def describe() -> None:
+        described = (await cluster.admin.describe_topics(topic)).check()[topic]
+        if not described.partitions or any(p.leader is None for p in described.partitions):
+            raise NotWritten((), f"topic {topic!r} has partitions without a leader")
+
+    await retry(describe, Backoff(), passes=lambda error: error.retriable, limit_s=CREATED_WITHIN)
 
 
 async def create_topics(config: MirrorConfig, clusters: Clusters, planned: Iterable[PlannedTopic]) -> None:
@@ -157,7 +202,8 @@ async def create_topics(config: MirrorConfig, clusters: Clusters, planned: Itera
             made = await clusters.target.admin.create_topics(
                 {name: topic.create}, replicas=config.target.replicas, config=settings
             )
-            made.check()
+            _check_made(made)
+            await _wait_for(clusters.target, name)
             log.info("mirror %s: made topic %s with %d partitions", config.name, name, topic.create)
         elif topic.grow is not None:
             (await clusters.target.admin.add_partitions({name: topic.grow})).check()

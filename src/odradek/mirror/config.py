@@ -29,7 +29,10 @@ from odradek.config_file import ConfigFile, ConfigFileError, ConfigTable, read
 from odradek.io.security import Security
 from odradek.types import MiB
 
-__all__ = ["MirrorConfig", "MirrorFileError", "RunConfig", "TopicsConfig", "load"]
+__all__ = ["TOPICS", "MirrorConfig", "MirrorFileError", "RunConfig", "TopicsConfig", "load"]
+
+TOPICS = "odradek.mirror."
+"""Beginning of the names of the topics that mirrors store their state in."""
 
 _SECURITY_OPTIONS = {field.name for field in dataclasses.fields(Security)} - {"ssl_context", "sasl_token_provider"}
 
@@ -175,6 +178,12 @@ class RunConfig(ConfigTable):
     """maximum time that a transaction waits for records (s)"""
     compression: Compression = "none"
     """compression of the records on the target: none, gzip, snappy, lz4, zstd, with a level as in `zstd:9`"""
+    refresh_seconds: float = Field(default=30.0, gt=0, le=86400)
+    """how often a run that goes on looks for new topics and partitions (s)"""
+    source_bytes_per_second: Size | None = None
+    """most bytes of keys, values and headers that a run reads from the source in a second; by default no limit"""
+    target_bytes_per_second: Size | None = None
+    """most bytes of keys, values and headers that a run writes to the target in a second; by default no limit"""
     max_message_bytes: Size = Field(default=64 * MiB, le=1 << 30)
     """size of the largest message"""
 
@@ -192,7 +201,7 @@ class MirrorConfig(ConfigFile):
     @property
     def topic(self) -> str:
         """The topic of the mirror, on the target."""
-        return f"odradek.mirror.{self.name}"
+        return TOPICS + self.name
 
     def transactional_id(self, task: int | None = None) -> str:
         """Return the transactional id of a task, or (None) of what decides which partitions tasks have."""

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from odradek.errors import ConfigError
-from odradek.mirror.config import MirrorConfig
+from odradek.mirror.config import TOPICS, MirrorConfig
 from odradek.mirror.stored import CopiedTopic, Destination, MirrorIdentity, StoredState
 from odradek.types import TopicPartition, by_broker
 
-__all__ = ["ClusterTopics", "MirrorRefused", "PlannedTopic", "TargetTopic", "check", "plan_topics"]
+__all__ = [
+    "ClusterTopics",
+    "MirrorRefused",
+    "PlannedTopic",
+    "TargetTopic",
+    "check",
+    "check_running",
+    "finished_text",
+    "plan_topics",
+]
 
-INTERNAL = ("__", "odradek.mirror.")
+INTERNAL = ("__", TOPICS)
 """Beginnings of names of topics that belong to a cluster, or to mirrors, and are not copied by a pattern."""
 
 
@@ -55,11 +64,13 @@ class ClusterTopics:
         identity: The clusters.
         source: Topic -> its partitions, of topics that are chosen.
         target: Topic -> what it is, of those that the chosen topics are copied to.
+        mirrors: Name -> what it stores, of mirrors that copy to the source.
     """
 
     identity: MirrorIdentity
     source: Mapping[str, Sequence[TopicPartition]]
     target: Mapping[str, TargetTopic]
+    mirrors: Mapping[str, StoredState] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,40 +100,86 @@ def check(config: MirrorConfig, state: StoredState, topics: ClusterTopics) -> No
     Raises:
         MirrorRefused: Something is wrong.
     """
-    mistakes = [*_of_clusters(config, state, topics), *_of_names(config, topics)]
+    mistakes = [*_of_clusters(config, state, topics), *_of_includes(config, topics)]
     for name in topics.source:
         mistakes += _of_topic(config, state.topics.get(name), name, topics)
     if mistakes:
         raise MirrorRefused(*mistakes)
 
 
+def check_running(
+    config: MirrorConfig, state: StoredState, topics: ClusterTopics
+) -> tuple[ClusterTopics, Sequence[str]]:
+    """Do the same while a mirror copies: return the topics that can be copied, and why others cannot, which are new.
+
+    Raises:
+        MirrorRefused: Something is wrong with what is being copied.
+    """
+    copied = {name: partitions for name, partitions in topics.source.items() if name in state.topics}
+    running = replace(topics, source=copied)
+    mistakes = _of_clusters(config, state, running)
+    for name in copied:
+        mistakes += _of_topic(config, state.topics[name], name, running)
+    if mistakes:
+        raise MirrorRefused(*mistakes)
+    refused = {
+        name: [*_of_loops(topics, [name]), *_of_topic(config, None, name, topics)]
+        for name in topics.source
+        if name not in copied
+    }
+    taken = {name: partitions for name, partitions in topics.source.items() if not refused.get(name)}
+    return replace(topics, source=taken), [mistake for each in refused.values() for mistake in each]
+
+
+def finished_text(config: MirrorConfig) -> str:
+    """Return why a mirror that is finished does not copy."""
+    return f"the mirror {config.name!r} is finished, and copies nothing any more: give this one another name"
+
+
 def _of_clusters(config: MirrorConfig, state: StoredState, topics: ClusterTopics) -> list[str]:
     stored, now = state.identity, topics.identity
     if now.source == now.target:
         return [f"source and target are the same cluster ({now.source}): a mirror copies from one cluster to another"]
+    if state.finished is not None:
+        return [finished_text(config)]
     if stored is not None and stored.source != now.source:
         return [
             f"the mirror {config.name!r} copies from {stored.source}, and this file names {now.source}: "
             "give this mirror another name"
         ]
-    return []
+    return _of_loops(topics, topics.source)
 
 
-def _of_names(config: MirrorConfig, topics: ClusterTopics) -> list[str]:
-    mistakes = [
+def _of_loops(topics: ClusterTopics, names: Iterable[str]) -> list[str]:
+    """Return which topics a mirror in the other direction writes: their records would go round and round."""
+    back = {
+        (copied.target, mirror)
+        for mirror, state in topics.mirrors.items()
+        if state.identity is not None and state.identity.source == topics.identity.target and state.finished is None
+        for copied in state.topics.values()
+    }
+    chosen = set(names)
+    return [
+        f"topic {name!r}: the mirror {mirror!r} copies it from the target to the source, and this one would copy it "
+        f"back: leave it out (topics.exclude), or finish {mirror!r} first"
+        for name, mirror in sorted(back)
+        if name in chosen
+    ]
+
+
+def _of_includes(config: MirrorConfig, topics: ClusterTopics) -> list[str]:
+    return [
         f"topics.include: the source has no topic {name!r}"
         for name in config.topics.include
         if name not in topics.source
-    ]
-    names = Counter(config.topics.target_name(name) for name in topics.source)
-    return mistakes + [
-        f"topics: {count} topics would be copied to {name!r}" for name, count in names.items() if count > 1
     ]
 
 
 def _of_topic(config: MirrorConfig, copied: CopiedTopic | None, name: str, topics: ClusterTopics) -> list[str]:
     target_name = config.topics.target_name(name)
     target = topics.target.get(target_name)
+    if len(same := [each for each in topics.source if config.topics.target_name(each) == target_name]) > 1:
+        return [f"topic {name!r} is one of {len(same)} that would be copied to {target_name!r}"]
     if copied is not None and copied.target != target_name:
         return [f"topic {name!r} is being copied to {copied.target!r}, and this file says {target_name!r}"]
     if copied is not None and (target is None or target.topic_id != copied.target_id):
@@ -131,9 +188,11 @@ def _of_topic(config: MirrorConfig, copied: CopiedTopic | None, name: str, topic
             f"topic {target_name!r} {what} on the target after records had been copied to it: "
             "give this mirror another name to copy them again"
         ]
-    if copied is not None or target is None:
+    if target is None:
         return []
     wanted = len(topics.source[name])
+    if copied is not None:
+        return _of_growth(copied, target, wanted)
     if target.partitions != wanted:
         return [
             f"topic {target_name!r} has {target.partitions} partitions on the target, and {wanted} on the source: "
@@ -143,6 +202,15 @@ def _of_topic(config: MirrorConfig, copied: CopiedTopic | None, name: str, topic
         return [
             f"topic {target_name!r} has records on the target: delete them, rename it in this file (topics.rename), or "
             "set topics.append = true"
+        ]
+    return []
+
+
+def _of_growth(copied: CopiedTopic, target: TargetTopic, wanted: int) -> list[str]:
+    if len(copied.partitions) < wanted < target.partitions:
+        return [
+            f"topic {copied.target!r} has {target.partitions} partitions on the target, and {wanted} on the source, "
+            "where new ones were added: add as many on the source, or copy it elsewhere in another mirror"
         ]
     return []
 

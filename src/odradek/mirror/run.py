@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
+from anyio.abc import TaskGroup
 
 from odradek.client.cluster import Cluster
 from odradek.core.interfaces import ProducerRecord
@@ -21,12 +24,13 @@ from odradek.mirror.clusters import (
     survey,
 )
 from odradek.mirror.config import MirrorConfig
-from odradek.mirror.planning import ClusterTopics, PlannedTopic, check, plan_topics
-from odradek.mirror.stored import CopiedTopic, Stored, StoredState, stored_records
-from odradek.mirror.task import CopiedRecords, MirrorTask
+from odradek.mirror.limits import RateLimit
+from odradek.mirror.planning import ClusterTopics, MirrorRefused, PlannedTopic, check, check_running, plan_topics
+from odradek.mirror.stored import CopiedTopic, Finished, Stored, StoredState, stored_records
+from odradek.mirror.task import CopiedRecords, LostRange, MirrorTask, TaskSettings
 from odradek.types import Position, TopicPartition
 
-__all__ = ["MirrorPlan", "MirrorResult", "plan", "run"]
+__all__ = ["MirrorPlan", "MirrorResult", "finish", "plan", "plan_open", "run", "run_open"]
 
 log = logging.getLogger(__name__)
 
@@ -53,10 +57,12 @@ class MirrorResult:
     Args:
         records: Source partition -> how many records were committed.
         bytes: Bytes of all their values, keys and headers.
+        lost: What the source deleted before it was copied.
     """
 
     records: dict[TopicPartition, int] = field(default_factory=dict)
     bytes: int = 0
+    lost: set[LostRange] = field(default_factory=set)
 
     def add(self, copied: Iterable[CopiedRecords]) -> None:
         """Count what was committed."""
@@ -75,7 +81,18 @@ async def plan(config: MirrorConfig) -> MirrorPlan:
     Cancellation: safe.
     """
     async with open_clusters(config) as clusters:
-        return (await _decide(config, clusters))[0]
+        return await plan_open(config, clusters)
+
+
+async def plan_open(config: MirrorConfig, clusters: Clusters) -> MirrorPlan:
+    """Do the same with clusters that are open."""
+    topics = await survey(config, clusters)
+    state, tasks = await read_state(config, clusters.target, whole=False)
+    check(config, state, topics)
+    planned = _planned(config, clusters, state, topics, tasks)
+    if config.topics.origin_headers and not planned.exactly_once:
+        raise MirrorRefused("topics.origin_headers: the target has no headers, which Kafka 0.11 brought")
+    return planned
 
 
 async def run(
@@ -88,60 +105,127 @@ async def run(
 
     Args:
         config: The file.
-        follow: Copy what comes later, too, until cancelled.
+        follow: Copy what comes later, too, until cancelled: also new partitions, and new topics that `topics.pattern`
+            matches, which are looked for each `run.refresh_seconds`. A new topic that must not be copied, for a reason
+            for which the beginning of a run would be refused, is left out, and a warning says why.
         committed: Called after each transaction with what was committed.
 
     Raises:
         MirrorRefused: Copying would be wrong. Nothing was written.
         Fenced: Another run of this mirror has begun.
-        OdradekError: A cluster cannot be reached, or an error that does not pass.
+        OdradekError: A cluster cannot be reached, or an error that does not pass (see `MirrorTask.run`).
 
     Cancellation: safe; the next run continues after what was committed.
     """
+    async with open_clusters(config) as clusters:
+        return await run_open(config, clusters, follow=follow, committed=committed)
+
+
+async def run_open(
+    config: MirrorConfig,
+    clusters: Clusters,
+    *,
+    follow: bool = False,
+    committed: Callable[[Sequence[CopiedRecords]], object] = lambda _: None,
+) -> MirrorResult:
+    """Do the same with clusters that are open."""
     result = MirrorResult()
 
     def count(copied: Sequence[CopiedRecords]) -> None:
         result.add(copied)
         committed(copied)
 
-    async with open_clusters(config) as clusters:
-        planned, topics, state = await _decide(config, clusters)
-        copied = await _prepare(config, clusters, planned, topics, state)
-        ends = None if follow else await _ends(config, clusters.source, copied)
-        numbers = {to.task for topic in copied for to in topic.partitions.values()}
-        tasks = [
-            MirrorTask(config, clusters, number, copied, ends, exactly_once=planned.exactly_once, committed=count)
-            for number in sorted(numbers)
-        ]
-        await _run_all(tasks)
+    planned = await plan_open(config, clusters)
+    copied, topics = await _prepare(config, clusters, planned.exactly_once, running=False)
+    settings = TaskSettings(
+        config,
+        clusters,
+        planned.exactly_once,
+        topics.identity.source,
+        ends=None if follow else await _ends(config, clusters.source, copied),
+        committed=count,
+        lost=result.lost.update,
+        reading=RateLimit(config.run.source_bytes_per_second),
+        writing=RateLimit(config.run.target_bytes_per_second),
+    )
+    await _Tasks(settings).run(copied, follow=follow)
     return result
 
 
-async def _run_all(tasks: Sequence[MirrorTask]) -> None:
-    """Run all tasks; the first error ends the others, and is raised."""
-    errors: list[OdradekError] = []
+class _Tasks:
+    """The tasks of a run.
 
-    async def one(task: MirrorTask) -> None:
+    Args:
+        settings: What they share.
+    """
+
+    def __init__(self, settings: TaskSettings) -> None:
+        self._settings, self._config = settings, settings.config
+        self._tasks: dict[int, MirrorTask] = {}
+        self._partitions: set[TopicPartition] = set()
+        self._errors: list[OdradekError] = []
+        self._refused: Sequence[str] = ()
+
+    async def run(self, copied: Sequence[CopiedTopic], *, follow: bool) -> None:
+        """Run all; the first error ends the others, and is raised."""
+        async with anyio.create_task_group() as group:
+            self._add(copied, group)
+            if follow:
+                group.start_soon(self._run, group, self._look_for_new_topics, group)
+        if self._errors:
+            raise self._errors[0]
+
+    async def _run(self, group: TaskGroup, call: Callable[..., Any], *arguments: Any) -> None:
         try:
-            await task.run()
+            await call(*arguments)
         except OdradekError as error:
-            errors.append(error)
+            self._errors.append(error)
             group.cancel_scope.cancel()
 
-    async with anyio.create_task_group() as group:
-        for task in tasks:
-            group.start_soon(one, task)
-    if errors:
-        raise errors[0]
+    def _add(self, copied: Sequence[CopiedTopic], group: TaskGroup) -> None:
+        """Copy these, too: tasks that run go on."""
+        self._partitions |= {partition for topic in copied for partition in topic.partitions}
+        for number in sorted({to.task for topic in copied for to in topic.partitions.values()}):
+            if number in self._tasks:
+                self._tasks[number].add(copied)
+            else:
+                self._tasks[number] = MirrorTask(self._settings, number, copied)
+                group.start_soon(self._run, group, self._tasks[number].run)
+
+    async def _look_for_new_topics(self, group: TaskGroup) -> None:
+        while True:
+            await anyio.sleep(self._config.run.refresh_seconds)
+            try:
+                await self._refresh(group)
+            except OdradekError as error:
+                if not error.retriable:
+                    raise
+                log.warning("mirror %s: new topics were not looked for: %s", self._config.name, error)
+
+    async def _refresh(self, group: TaskGroup) -> None:
+        """Look at both clusters, and copy what is new."""
+        config, clusters = self._config, self._settings.clusters
+        topics = await survey(config, clusters)
+        state, _ = await read_state(config, clusters.target, whole=False)
+        taken, refused = check_running(config, state, topics)
+        for text in refused:
+            if text not in self._refused:
+                log.warning("mirror %s: a new topic is not copied: %s", config.name, text)
+        self._refused = refused
+        if {p for partitions in taken.source.values() for p in partitions} - self._partitions:
+            copied, _ = await _prepare(config, clusters, self._settings.exactly_once, running=True)
+            self._add(copied, group)
 
 
-async def _decide(config: MirrorConfig, clusters: Clusters) -> tuple[MirrorPlan, ClusterTopics, StoredState]:
-    topics = await survey(config, clusters)
-    state, tasks = await read_state(config, clusters.target, whole=False)
-    check(config, state, topics)
+# ---- what goes where -----------------------------------------------------------------------------------------
+
+
+def _planned(
+    config: MirrorConfig, clusters: Clusters, state: StoredState, topics: ClusterTopics, tasks: int
+) -> MirrorPlan:
     tasks = tasks or config.run.tasks
     decided = tuple(plan_topics(config, state, topics, tasks))
-    return MirrorPlan(decided, _has_transactions(config, clusters.target), tasks), topics, state
+    return MirrorPlan(decided, _has_transactions(config, clusters.target), tasks)
 
 
 def _has_transactions(config: MirrorConfig, target: Cluster) -> bool:
@@ -153,35 +237,57 @@ def _has_transactions(config: MirrorConfig, target: Cluster) -> bool:
 
 
 async def _prepare(
-    config: MirrorConfig, clusters: Clusters, planned: MirrorPlan, topics: ClusterTopics, state: StoredState
-) -> list[CopiedTopic]:
-    """Make topics, and note what goes where; return that."""
+    config: MirrorConfig, clusters: Clusters, exactly_once: bool, *, running: bool
+) -> tuple[list[CopiedTopic], ClusterTopics]:
+    """Make topics, and note what goes where; return that, and what the clusters look like.
+
+    The transactional id is taken first, so that of two processes one decides after the other, and knows what it did.
+    """
     if config.topic not in await clusters.target.topics():
         await create_mirror_topic(config, clusters.target)
-    await create_topics(config, clusters, planned.topics)
-    targets = (await survey(config, clusters)).target
-    copied = [_with_id(topic.copied, targets[topic.copied.target].topic_id) for topic in planned.topics]
-    changes: list[Stored] = [topic for topic in copied if state.topics.get(topic.source) != topic]
-    if state.identity != topics.identity:
-        changes.insert(0, topics.identity)
-    if changes:
-        await _store(config, clusters.target, changes, exactly_once=planned.exactly_once)
-    return copied
+    async with _deciding(config, clusters.target, exactly_once) as store:
+        topics = await survey(config, clusters)
+        state, tasks = await read_state(config, clusters.target, whole=False)
+        if running:
+            topics, _ = check_running(config, state, topics)
+        else:
+            check(config, state, topics)
+        planned = _planned(config, clusters, state, topics, tasks)
+        await create_topics(config, clusters, planned.topics)
+        targets = (await survey(config, clusters)).target
+        copied = [_with_id(topic.copied, targets[topic.copied.target].topic_id) for topic in planned.topics]
+        changes: list[Stored] = [topic for topic in copied if state.topics.get(topic.source) != topic]
+        if state.identity != topics.identity:
+            changes.insert(0, topics.identity)
+        if changes:
+            await store(changes, 0)
+    for changed in changes:
+        if isinstance(changed, CopiedTopic):
+            log.info("mirror %s: copies topic %s to %s", config.name, changed.source, changed.target)
+    return copied, topics
 
 
 def _with_id(topic: CopiedTopic, topic_id: str | None) -> CopiedTopic:
     return CopiedTopic(topic.source, topic.target, topic_id, topic.partitions)
 
 
-async def _store(config: MirrorConfig, target: Cluster, changes: Iterable[Stored], *, exactly_once: bool) -> None:
-    rows = [ProducerRecord(value, key) for key, value in stored_records(changes)]
-    options: Any = {"transactional_id": config.transactional_id()} if exactly_once else {}
+@asynccontextmanager
+async def _deciding(
+    config: MirrorConfig, target: Cluster, exactly_once: bool, task: int | None = None
+) -> AsyncIterator[Callable[[Iterable[Stored], int], Any]]:
+    """Take a transactional id, that of a task or of what decides; give a function that writes to the mirror's topic."""
+    options: Any = {"transactional_id": config.transactional_id(task)} if exactly_once else {}
     async with target.producer(**options) as producer:
-        if exactly_once:
+
+        async def store(changes: Iterable[Stored], partition: int) -> None:
+            rows = [ProducerRecord(value, key) for key, value in stored_records(changes)]
+            if not exactly_once:
+                (await producer.send_many(config.topic, rows, partition=partition)).check()
+                return
             async with producer.transaction():
-                (await producer.send_many(config.topic, rows, partition=0)).check()
-        else:
-            (await producer.send_many(config.topic, rows, partition=0)).check()
+                (await producer.send_many(config.topic, rows, partition=partition)).check()
+
+        yield store
 
 
 async def _ends(
@@ -192,3 +298,29 @@ async def _ends(
     committed = config.topics.isolation == "read_committed"
     extents = await source.driver.logs.extents(partitions, read_committed=committed)
     return {partition: Position(extent.latest) for partition, extent in extents.items()}
+
+
+# ---- the end -------------------------------------------------------------------------------------------------
+
+
+async def finish(config: MirrorConfig, target: Cluster) -> None:
+    """End a mirror for good, once consumers and producers use the target: no run of it copies anything any more, and a
+    mirror in the other direction, as a way back, is no loop.
+
+    A run that still copies is fenced. Where the target has no transactions, stop it first.
+
+    Raises:
+        MirrorRefused: There is no such mirror.
+        OdradekError: It could not be written.
+
+    Cancellation: some tasks may be finished; call it again.
+    """
+    state, tasks = await read_state(config, target, whole=False)
+    if state.identity is None:
+        raise MirrorRefused(f"the target has no mirror {config.name!r}")
+    exactly_once = _has_transactions(config, target)
+    ending = Finished(round(time.time() * 1000))
+    for task in range(tasks):
+        async with _deciding(config, target, exactly_once, task) as store:
+            await store([ending], task)
+    log.info("mirror %s: finished", config.name)

@@ -5,15 +5,16 @@ The topic is compacted, and has a partition for each task. Keys are texts, value
     mirror                          partition 0     the clusters
     topic TOPIC                     partition 0     where its partitions go
     progress                        of a task       how far each of its partitions is, with each transaction
+    finished                        of each task    nothing is copied any more
     index TOPIC PARTITION POSITION  of a task       where the records of a transaction are on the target
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from odradek.errors import OdradekError
 from odradek.types import TopicPartition
@@ -21,6 +22,7 @@ from odradek.types import TopicPartition
 __all__ = [
     "CopiedTopic",
     "Destination",
+    "Finished",
     "IndexEntry",
     "MirrorIdentity",
     "PartitionProgress",
@@ -33,6 +35,8 @@ __all__ = [
 ]
 
 FORMAT = 1
+
+V = TypeVar("V")
 
 
 class StoredStateError(OdradekError):
@@ -164,7 +168,18 @@ class IndexEntry:
     runs: tuple[Run, ...]
 
 
-Stored = MirrorIdentity | CopiedTopic | Progress | IndexEntry
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The mirror has ended for good: see `odradek.mirror.run.finish`.
+
+    Args:
+        at: When (ms since the epoch).
+    """
+
+    at: int
+
+
+Stored = MirrorIdentity | CopiedTopic | Progress | IndexEntry | Finished
 
 
 # ---- to records ----------------------------------------------------------------------------------------------
@@ -183,6 +198,8 @@ def _key(value: Stored) -> str:
             return f"topic {value.source}"
         case Progress():
             return "progress"
+        case Finished():
+            return "finished"
         case IndexEntry():
             first = value.runs[0]
             inner = f".{first.inner}" if first.inner else ""
@@ -198,6 +215,8 @@ def _fields(value: Stored) -> dict[str, Any]:
             return {"source": value.source, "target": value.target, "id": value.target_id, "partitions": rows}
         case Progress():
             return {"at": value.at, "partitions": [_progress_row(p, at) for p, at in value.partitions.items()]}
+        case Finished():
+            return {"at": value.at}
         case IndexEntry():
             return {**_partition_fields(value.source), "runs": value.runs}
 
@@ -226,6 +245,7 @@ class StoredState:
     topics: dict[str, CopiedTopic] = field(default_factory=dict)
     progress: dict[int, Progress] = field(default_factory=dict)  # by task
     index: dict[TopicPartition, dict[tuple[int, int], IndexEntry]] = field(default_factory=dict)  # by first position
+    finished: Finished | None = None
 
     def add(self, task: int, key: bytes | None, value: bytes | None) -> None:
         """Take a record.
@@ -240,7 +260,7 @@ class StoredState:
         name = "" if key is None else key.decode("utf-8", "replace")
         try:
             self._add(task, name.partition(" ")[0], json.loads(value or b""))
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise StoredStateError(self.topic, name, f"{type(error).__name__}: {error}") from error
 
     def _add(self, task: int, kind: str, fields: dict[str, Any]) -> None:
@@ -254,6 +274,8 @@ class StoredState:
                 self.topics[topic.source] = topic
             case "progress":
                 self.progress[task] = _progress(fields)
+            case "finished":
+                self.finished = Finished(_number(fields["at"]))
             case "index":
                 entry = _index_entry(fields)
                 self.index.setdefault(entry.source, {})[entry.runs[0][:2]] = entry
@@ -273,6 +295,10 @@ def _number(value: Any) -> int:
     return value
 
 
+def _or_none(check: Callable[[Any], V], value: Any) -> V | None:
+    return None if value is None else check(value)
+
+
 def _partition(topic: Any, partition: Any, broker: Any) -> TopicPartition:
     return TopicPartition(_text(topic), _number(partition), _number(broker))
 
@@ -283,13 +309,15 @@ def _copied_topic(fields: dict[str, Any]) -> CopiedTopic:
         _partition(source, number, broker): Destination(_number(to), _number(task))
         for broker, number, to, task in fields["partitions"]
     }
-    return CopiedTopic(source, _text(fields["target"]), fields["id"], partitions)
+    return CopiedTopic(source, _text(fields["target"]), _or_none(_text, fields["id"]), partitions)
 
 
 def _progress(fields: dict[str, Any]) -> Progress:
     partitions = {
         _partition(topic, number, broker): PartitionProgress(
-            SourcePosition(_number(position), _number(inner), topic_id), target_next, _number(records)
+            SourcePosition(_number(position), _number(inner), _or_none(_text, topic_id)),
+            _or_none(_number, target_next),
+            _number(records),
         )
         for topic, number, broker, position, inner, topic_id, target_next, records in fields["partitions"]
     }

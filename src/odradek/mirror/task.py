@@ -25,13 +25,24 @@ from odradek.client.producer.producer import Producer
 from odradek.client.producer.results import Acks
 from odradek.core.backoff import Backoff
 from odradek.core.interfaces import ProducerRecord
-from odradek.errors import CommitOutcomeUnknown, OdradekError
+from odradek.errors import (
+    CommitOutcomeUnknown,
+    DeliveryError,
+    Fenced,
+    OdradekError,
+    OffsetOutOfRange,
+    TransactionAborted,
+)
 from odradek.io.gather import gather
 from odradek.io.retry import retry
 from odradek.mirror.bookmarks import bookmark_of, positions_of
 from odradek.mirror.clusters import Clusters, read_progress
 from odradek.mirror.config import MirrorConfig
+from odradek.mirror.errors import LostRecords, ProgressLost, SourceChanged
 from odradek.mirror.index import runs_of
+from odradek.mirror.limits import RateLimit
+from odradek.mirror.planning import MirrorRefused, finished_text
+from odradek.mirror.rows import Origin, refused_record, rows_of
 from odradek.mirror.stored import (
     CopiedTopic,
     IndexEntry,
@@ -43,11 +54,14 @@ from odradek.mirror.stored import (
 )
 from odradek.types import EARLIEST, Columns, Position, StartPosition, TopicPartition
 
-__all__ = ["CopiedRecords", "MirrorTask"]
+__all__ = ["CopiedRecords", "LostRange", "MirrorTask", "TaskSettings"]
 
 log = logging.getLogger(__name__)
 
 PAUSES = Backoff(first_s=0.1, max_s=10.0)
+
+TRANSACTION_TIMEOUT_S = 60.0
+"""A broker aborts a transaction that is open for longer, and fences its producer (s)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +79,57 @@ class CopiedRecords:
     bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class LostRange:
+    """Positions whose records the source deleted before they were copied.
+
+    Args:
+        partition: The source partition.
+        start: What was to be copied next.
+        stop: The oldest position that there is.
+    """
+
+    partition: TopicPartition
+    start: int
+    stop: int
+
+    def __str__(self) -> str:
+        return f"{self.partition}: {self.start} to {self.stop}"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSettings:
+    """What all tasks of a run share.
+
+    Args:
+        config: The file.
+        clusters: Both clusters, open.
+        exactly_once: The target has transactions.
+        source: Id of the source, for headers.
+        ends: Source partition -> where copying ends; None: never.
+        committed: Called with what was committed, after each transaction.
+        lost: Called with what cannot be copied any more, as often as a task comes across it.
+        reading, writing: The limits of a run.
+    """
+
+    config: MirrorConfig
+    clusters: Clusters
+    exactly_once: bool
+    source: str
+    ends: Mapping[TopicPartition, Position] | None = None
+    committed: Callable[[Sequence[CopiedRecords]], object] = lambda _: None
+    lost: Callable[[Sequence[LostRange]], object] = lambda _: None
+    reading: RateLimit = field(default_factory=lambda: RateLimit(None))
+    writing: RateLimit = field(default_factory=lambda: RateLimit(None))
+
+
 @dataclass(slots=True)
 class _Gathered:
-    """The records of one transaction, by source partition."""
+    """The records of one transaction, by source partition, and the error that came after them."""
 
     parts: dict[TopicPartition, list[Columns]] = field(default_factory=dict)
     bytes: int = 0
+    error: OdradekError | None = None
 
     def add(self, batch: Batch) -> None:
         self.parts.setdefault(batch.partition, []).append(batch.columns)
@@ -88,44 +147,48 @@ class MirrorTask:
     """Copies the partitions of one task.
 
     Args:
-        config: The file.
-        clusters: Both clusters, open.
+        settings: What all tasks share.
         number: The number of the task.
         topics: Where partitions go.
-        ends: Source partition -> where copying ends; None: never.
-        exactly_once: The target has transactions.
-        committed: Called with what was committed, after each transaction.
     """
 
-    def __init__(
-        self,
-        config: MirrorConfig,
-        clusters: Clusters,
-        number: int,
-        topics: Iterable[CopiedTopic],
-        ends: Mapping[TopicPartition, Position] | None,
-        *,
-        exactly_once: bool,
-        committed: Callable[[Sequence[CopiedRecords]], object],
-    ) -> None:
-        self._config, self._clusters, self._number = config, clusters, number
-        self._exactly_once, self._committed = exactly_once, committed
-        self._destinations = {
-            source: TopicPartition(topic.target, to.partition)
-            for topic in topics
-            for source, to in topic.partitions.items()
-            if to.task == number
-        }
+    def __init__(self, settings: TaskSettings, number: int, topics: Iterable[CopiedTopic]) -> None:
+        self._settings, self._config, self._clusters = settings, settings.config, settings.clusters
+        self._number = number
+        self._destinations: dict[TopicPartition, TopicPartition] = {}
+        self._has_new = False
+        self._waiting: anyio.CancelScope | None = None
+        self.add(topics)
+        ends = settings.ends
         self._ends = None if ends is None else {p: at for p, at in ends.items() if p in self._destinations}
-        self._offsets = clusters.source.driver.logs.unit.name == "records"
+        self._offsets = self._clusters.source.driver.logs.unit.name == "records"
         self._progress: dict[TopicPartition, PartitionProgress] = {}
+        self._open_since: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._number} of {self._config.name}: {len(self._destinations)} partitions>"
+
+    def add(self, topics: Iterable[CopiedTopic]) -> None:
+        """Copy more partitions, from their beginning. The transaction that is being filled is committed first."""
+        for topic in topics:
+            for source, to in topic.partitions.items():
+                if to.task == self._number and source not in self._destinations:
+                    self._destinations[source] = TopicPartition(topic.target, to.partition)
+                    self._has_new = True
+        if self._has_new and self._waiting is not None:
+            self._waiting.cancel()
 
     async def run(self) -> None:
         """Copy until all partitions are at their ends; without ends, until cancelled.
 
         Raises:
             Fenced: Another process copies with this task's transactional id.
-            OdradekError: An error that does not pass, such as a corrupt message, or records that the source deleted.
+            MirrorRefused: The mirror is finished.
+            LostRecords: The source deleted records before they were copied.
+            SourceChanged: A topic of the source was made again, or its log was cut.
+            ProgressLost: The mirror's own topic has lost what it had.
+            RecordRefused: The target does not take a record.
+            OdradekError: Another error that does not pass, such as a corrupt message.
 
         Cancellation: safe; the next run knows what was committed.
         """
@@ -141,56 +204,133 @@ class MirrorTask:
 
     async def _attempt(self) -> None:
         """Take the transactional id, and copy from where the last transaction ended."""
+        self._open_since = None
+        try:
+            await self._copy_from_progress()
+        except OdradekError as error:
+            cause = error.__cause__
+            if isinstance(error, DeliveryError) and isinstance(cause, anyio.get_cancelled_exc_class()):
+                raise cause from None  # what was not delivered is copied by the next run
+            if self._is_timed_out() and not error.retriable:
+                transactional_id = self._config.transactional_id(self._number)
+                raise TransactionAborted(transactional_id, f"it was open for {TRANSACTION_TIMEOUT_S:.0f} s") from error
+            if isinstance(error, Fenced) or isinstance(cause, Fenced):
+                raise self._fenced() from error
+            raise
+
+    def _is_timed_out(self) -> bool:
+        return self._open_since is not None and anyio.current_time() - self._open_since >= TRANSACTION_TIMEOUT_S
+
+    def _fenced(self) -> Fenced:
+        why = "another process began to run this mirror, and continues after what this one has committed"
+        fenced = Fenced(f"task {self._number} of mirror {self._config.name!r}", why)
+        fenced.hint = "run a mirror in one place at a time"
+        return fenced
+
+    async def _copy_from_progress(self) -> None:
         run = self._config.run
         options: Any = {}
-        if self._exactly_once:
+        if self._settings.exactly_once:
             options["transactional_id"] = self._config.transactional_id(self._number)
+            options["transaction_timeout"] = TRANSACTION_TIMEOUT_S
         async with self._clusters.target.producer(
             compression=run.compression, max_message_bytes=run.max_message_bytes, **options
         ) as producer:
-            state = await read_progress(self._config, self._clusters.target, self._number)
-            stored = state.progress.get(self._number)
-            self._progress = {} if stored is None else dict(stored.partitions)
+            await self._read_progress()
+            await self._skip_deleted()
+            while not await self._read_and_copy(producer):
+                log.info("mirror %s: task %d reads from other places now", self._config.name, self._number)
+
+    async def _read_progress(self) -> None:
+        state = await read_progress(self._config, self._clusters.target, self._number)
+        if state.finished is not None:
+            raise MirrorRefused(finished_text(self._config))
+        stored = state.progress.get(self._number)
+        found = {} if stored is None else dict(stored.partitions)
+        for partition, known in self._progress.items():
+            if partition not in found or found[partition].records < known.records:
+                raise ProgressLost(self._config.topic, partition, known.records)
+        self._progress = found
+
+    async def _skip_deleted(self) -> bool:
+        """Continue at the oldest records that there are, where the next ones were deleted; return True if any were.
+
+        Raises:
+            LostRecords: The file does not allow it.
+        """
+        extents = await self._clusters.source.driver.logs.extents(self._progress.keys() & self._destinations.keys())
+        lost = []
+        for partition, extent in extents.items():
+            known = self._progress[partition]
+            if known.next.position < extent.earliest and known.next.topic_id in (None, extent.topic_id):
+                lost.append(LostRange(partition, known.next.position, extent.earliest))
+                following = known.next._replace(position=extent.earliest, inner=0)
+                self._progress[partition] = known._replace(next=following)
+        if lost and self._config.topics.lost == "fail":
+            raise LostRecords(lost)
+        for each in lost:
+            log.warning("mirror %s: the source deleted before it was copied: %s", self._config.name, each)
+        self._settings.lost(lost)
+        return bool(lost)
+
+    # ---- reading -------------------------------------------------------------------------------------------
+
+    async def _read_and_copy(self, producer: Producer) -> bool:
+        """Copy with one reader; return True if all ends are reached, False if another reader has to be made."""
+        self._has_new = False
+        try:
             async with self._reader() as reader:
-                await self._copy(reader, producer)
+                return await self._copy(reader, producer)
+        except OffsetOutOfRange as error:
+            begun = self._destinations.keys() <= self._progress.keys()
+            if type(error) is OffsetOutOfRange and (await self._skip_deleted() or not begun):
+                return False
+            raise SourceChanged(self._config.name, error) from error
 
     def _reader(self) -> Reader:
-        topics = self._config.topics
         starts: dict[TopicPartition, StartPosition] = dict.fromkeys(self._destinations, EARLIEST)
         return self._clusters.source.reader(
             starts,
             start=bookmark_of({p: at.next for p, at in self._progress.items() if p in starts}),
             until=self._ends,
-            isolation=topics.isolation,
-            reset="fail" if topics.lost == "fail" else EARLIEST,
+            isolation=self._config.topics.isolation,
+            reset="fail",
             max_message_bytes=self._config.run.max_message_bytes,
         )
 
-    async def _copy(self, reader: Reader, producer: Producer) -> None:
+    async def _copy(self, reader: Reader, producer: Producer) -> bool:
         batches = reader.batches()
         ended = False
-        while not ended:
+        while not (ended or self._has_new):
             gathered = _Gathered()
             ended = await self._gather(batches, gathered)
             following = self._following(reader, gathered, ended=ended)
-            if gathered.parts or following != self._progress:
+            if gathered.parts or (ended and following != self._progress):
                 await self._commit(producer, gathered, following)
+            if gathered.error is not None:
+                raise gathered.error
+        return ended
 
     async def _gather(self, batches: Batches[Batch], gathered: _Gathered) -> bool:
         """Take the batches of one transaction; return True if no more will come."""
         until = math.inf  # the first one may take any time
-        while gathered.bytes < self._config.run.transaction_bytes:
+        while gathered.bytes < self._config.run.transaction_bytes and not self._has_new:
             batch = None
-            with anyio.CancelScope(deadline=until) as waiting:
-                try:
+            try:
+                with anyio.CancelScope(deadline=until) as self._waiting:
                     batch = await anext(batches)
-                except StopAsyncIteration:
-                    return True
-            if batch is None and waiting.cancelled_caught:
+            except StopAsyncIteration:
+                return True
+            except OdradekError as error:
+                gathered.error = error
                 return False
-            assert batch is not None
+            finally:
+                self._waiting = None
+            if batch is None:  # it is late, or there are new partitions
+                return False
             gathered.add(batch)
             until = min(until, anyio.current_time() + self._config.run.transaction_seconds)
+            await _keep_to(self._settings.reading, batch.columns.payload_bytes)
         return False
 
     def _following(
@@ -201,8 +341,7 @@ class MirrorTask:
         for partition, at in positions_of(reader.bookmark()).items():
             known = following.get(partition, PartitionProgress(at))
             records = sum(map(len, gathered.parts.get(partition, ())))
-            if records or partition not in following:
-                following[partition] = known._replace(next=at, records=known.records + records)
+            following[partition] = known._replace(next=at, records=known.records + records)
         if ended and self._ends is not None:
             for partition, end in self._ends.items():
                 known = following.get(partition, PartitionProgress(SourcePosition(end)))
@@ -210,11 +349,16 @@ class MirrorTask:
                     following[partition] = known._replace(next=known.next._replace(position=end, inner=0))
         return following
 
+    # ---- writing -------------------------------------------------------------------------------------------
+
     async def _commit(
         self, producer: Producer, gathered: _Gathered, following: dict[TopicPartition, PartitionProgress]
     ) -> None:
         """Write records, index and progress, together."""
-        transaction: AbstractAsyncContextManager[Any] = producer.transaction() if self._exactly_once else nullcontext()
+        await _keep_to(self._settings.writing, gathered.bytes)
+        exactly_once = self._settings.exactly_once
+        transaction: AbstractAsyncContextManager[Any] = producer.transaction() if exactly_once else nullcontext()
+        self._open_since = anyio.current_time() if exactly_once else None
         async with transaction:
             entries: list[Stored] = []
             for partition, acks in zip(
@@ -225,36 +369,27 @@ class MirrorTask:
                 following[partition] = following[partition]._replace(target_next=runs[-1].offset + runs[-1].records)
             entries.append(Progress(round(time.time() * 1000), following))
             rows = [ProducerRecord(value, key) for key, value in stored_records(entries)]
-            _check(await producer.send_many(self._config.topic, rows, partition=self._number))
+            for failed in (await producer.send_many(self._config.topic, rows, partition=self._number)).failed:
+                raise failed.error
+        self._open_since = None
         self._progress = following
-        self._committed(gathered.copied())
+        self._settings.committed(gathered.copied())
 
     def _write(self, producer: Producer) -> Callable[[tuple[TopicPartition, list[Columns]]], Any]:
+        headers = self._config.topics.origin_headers
+
         async def write(item: tuple[TopicPartition, list[Columns]]) -> Acks:
             partition, parts = item
             target = self._destinations[partition]
-            rows = chain.from_iterable(map(_rows, parts))
-            return _check(await producer.send_many(target.topic, rows, partition=target.partition))
+            origin = Origin(self._settings.source, partition) if headers else None
+            rows = chain.from_iterable(rows_of(part, origin) for part in parts)
+            acks = await producer.send_many(target.topic, rows, partition=target.partition)
+            for failed in acks.failed:
+                raise refused_record(partition, parts, failed, origin)
+            return acks
 
         return write
 
 
-def _check(acks: Acks) -> Acks:
-    """Return acks of records that were all written. Raises the error of the first that was not."""
-    for failed in acks.failed:
-        raise failed.error
-    return acks
-
-
-def _rows(columns: Columns) -> Iterable[Any]:
-    """Return rows for `Producer.send_many`: values, where there is nothing else."""
-    if columns.keys is None and columns.headers is None and columns.timestamps is None:
-        return columns.values
-    rows = len(columns)
-    return map(
-        ProducerRecord,
-        columns.values,
-        [None] * rows if columns.keys is None else columns.keys,
-        [()] * rows if columns.headers is None else columns.headers,
-        [None] * rows if columns.timestamps is None else [None if t < 0 else t for t in columns.timestamps],
-    )
+async def _keep_to(limit: RateLimit, amount: int) -> None:
+    await anyio.sleep(limit.take(amount, anyio.current_time()))

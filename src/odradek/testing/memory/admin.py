@@ -42,7 +42,8 @@ __all__ = ["MemoryAdmin"]
 K = TypeVar("K")
 V = TypeVar("V")
 
-UNKNOWN_TOPIC, TOPIC_EXISTS, INVALID_TXN_STATE, NON_EMPTY_GROUP, NO_GROUP, NO_TRANSACTIONAL_ID = 3, 36, 48, 68, 69, 105
+UNKNOWN_TOPIC, TOPIC_EXISTS, INVALID_PARTITIONS, INVALID_TXN_STATE = 3, 36, 37, 48
+NON_EMPTY_GROUP, NO_GROUP, NO_TRANSACTIONAL_ID = 68, 69, 105
 
 
 class MemoryAdmin(ClusterAdmin):
@@ -60,7 +61,7 @@ class MemoryAdmin(ClusterAdmin):
         """Return the brokers (see `ClusterAdmin`)."""
         await anyio.lowlevel.checkpoint()
         brokers = tuple(sorted(self._state.table.brokers.values()))
-        return ClusterDescription("memory", brokers[0].id if brokers else None, brokers, {})
+        return ClusterDescription(self._state.cluster_id, brokers[0].id if brokers else None, brokers, {})
 
     async def create_topics(
         self, topics: Mapping[str, TopicSettings], *, validate_only: bool
@@ -75,7 +76,7 @@ class MemoryAdmin(ClusterAdmin):
                 brokers = sorted(self._state.brokers)
                 self._state.set_topic(name, {number: brokers[number % len(brokers)] for number in range(count)})
                 self._state.configs[name] = dict(topics[name].config)
-            return CreatedTopic(name, None, count, 1)
+            return CreatedTopic(name, self._topic_id(name), count, 1)
 
         return await _each(topics, create)
 
@@ -89,11 +90,27 @@ class MemoryAdmin(ClusterAdmin):
 
         return await _each(names, delete)
 
+    async def add_partitions(self, totals: Mapping[str, int], *, validate_only: bool) -> Results[str, None]:
+        """Add partitions (see `ClusterAdmin`)."""
+
+        def add(name: str) -> None:
+            before = len(self._partitions(name))
+            if totals[name] <= before:
+                raise BrokerError(INVALID_PARTITIONS, "INVALID_PARTITIONS", f"topic {name!r} has {before} partitions")
+            if not validate_only:
+                brokers = sorted(self._state.brokers)
+                new = range(before, totals[name])
+                self._state.add_partitions(name, {number: brokers[number % len(brokers)] for number in new})
+
+        return await _each(totals, add)
+
     async def describe_topics(self, names: Sequence[str]) -> Results[str, TopicDescription]:
         """Return the partitions of topics (see `ClusterAdmin`)."""
 
         def describe(name: str) -> TopicDescription:
-            return TopicDescription(name, None, False, tuple(self._described(p) for p in self._partitions(name)))
+            return TopicDescription(
+                name, self._topic_id(name), False, tuple(self._described(p) for p in self._partitions(name))
+            )
 
         return await _each(names, describe)
 
@@ -189,6 +206,10 @@ class MemoryAdmin(ClusterAdmin):
     def transactions(self) -> MemoryTransactionsAdmin:
         """The administration of transactions."""
         return MemoryTransactionsAdmin(self._state)
+
+    def _topic_id(self, name: str) -> str | None:
+        known = self._state.table.topic_id(name)
+        return None if known is None else known.hex()
 
     def _partitions(self, topic: str) -> Sequence[TopicPartition]:
         if topic not in self._state.table.topics:

@@ -28,10 +28,14 @@ if TYPE_CHECKING:
 __all__ = ["ClusterState"]
 
 
+_NUMBERS = count(1)
+
+
 class ClusterState:
     """The state of the cluster itself. Every change of it notifies `changed`."""
 
     def __init__(self, brokers: Mapping[int, Broker]) -> None:
+        self.cluster_id = f"memory-{next(_NUMBERS)}"
         self.changed = Notifier()
         self.clock = MemoryClock(self._time_changed)
         self.faults = Faults()

@@ -1,0 +1,82 @@
+"""Why a mirror stops copying."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from odradek.errors import OdradekError
+from odradek.types import TopicPartition
+
+__all__ = ["LostRecords", "ProgressLost", "RecordRefused", "SourceChanged"]
+
+
+class LostRecords(OdradekError):
+    """The source deleted records before they were copied.
+
+    Args:
+        ranges: Partitions with what is missing (`LostRange`).
+    """
+
+    hint = 'topics.lost = "continue" copies what there is'
+
+    def __init__(self, ranges: Sequence[object]) -> None:
+        super().__init__(ranges)
+        self.ranges = ranges
+
+    def message(self) -> str:
+        return f"the source deleted records before they were copied: {'; '.join(map(str, self.ranges))}"
+
+
+class SourceChanged(OdradekError):
+    """A topic of the source was made again, or its log was cut: what was copied is not what it has now.
+
+    Args:
+        mirror: Name of the mirror.
+        why: What reading it says.
+    """
+
+    hint = "copy the topic again to another topic, in a mirror of another name, or leave it out of this one"
+
+    def __init__(self, mirror: str, why: OdradekError) -> None:
+        super().__init__(mirror, why)
+        self.mirror, self.why = mirror, why
+
+    def message(self) -> str:
+        return f"mirror {self.mirror}: the source does not have any more what was copied: {self.why.message()}"
+
+
+class ProgressLost(OdradekError):
+    """The mirror's topic does not have what was committed there: it was made again, or its log was cut.
+
+    Args:
+        topic: The topic.
+        partition: A source partition that was further.
+        records: How many of its records had been copied.
+    """
+
+    hint = "delete what was copied, and copy it again in a mirror of another name"
+
+    def __init__(self, topic: str, partition: TopicPartition, records: int) -> None:
+        super().__init__(topic, partition, records)
+        self.topic, self.partition, self.records = topic, partition, records
+
+    def message(self) -> str:
+        return f"{self.topic} does not say any more that {self.records} records of {self.partition} were copied"
+
+
+class RecordRefused(OdradekError):
+    """The target does not take a record. Records before it were copied.
+
+    Args:
+        partition: The source partition as text.
+        position: Where the record is there.
+        why: The error of the target.
+        hint: What to do.
+    """
+
+    def __init__(self, partition: str, position: str, why: OdradekError, hint: str = "") -> None:
+        super().__init__(partition, position, why, hint)
+        self.partition, self.position, self.why, self.hint = partition, position, why, hint or why.hint
+
+    def message(self) -> str:
+        return f"the record of {self.partition} at {self.position}: the target does not take it: {self.why.message()}"

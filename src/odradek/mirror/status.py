@@ -1,0 +1,156 @@
+"""How far a mirror is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import anyio
+
+from odradek.client.cluster import Cluster
+from odradek.io.gather import gather
+from odradek.mirror.bookmarks import bookmark_of
+from odradek.mirror.clusters import Clusters, open_clusters, read_progress, read_state
+from odradek.mirror.config import MirrorConfig
+from odradek.mirror.stored import CopiedTopic, PartitionProgress, StoredState
+from odradek.types import EARLIEST, KiB, Position, TopicPartition
+
+__all__ = ["MirrorStatus", "PartitionStatus", "status", "status_open"]
+
+OLDEST_WITHIN_S = 10.0
+"""How long to wait for the oldest record that is not copied, to know its time (s)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """How far a partition is.
+
+    Args:
+        source: The partition on the source.
+        target: The partition on the target.
+        records: How many records were copied.
+        position: What is copied next; None: it was not begun.
+        end: Where the log of the source ends, for readers of the isolation that is asked for; None: its broker is away.
+        lag: Distance from `position` to `end`, in `MirrorStatus.unit`. Of offsets that is more than the number of
+            records where transactions end, or compaction has removed some.
+        lag_seconds: Age of the oldest record that was not copied (s); 0 if there is none, None if it has no time
+            (before 0.10), or was not read in time.
+        at: When its task committed last (ms since the epoch).
+    """
+
+    source: TopicPartition
+    target: TopicPartition
+    records: int
+    position: int | None
+    end: int | None
+    lag: int | None
+    lag_seconds: float | None
+    at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorStatus:
+    """How far a mirror is.
+
+    Args:
+        name: Its name.
+        unit: What positions count: `records`, or `bytes` (0.7).
+        finished: When it was finished (ms since the epoch); None: it was not.
+        partitions: Its partitions, by topic.
+    """
+
+    name: str
+    unit: str
+    finished: int | None
+    partitions: tuple[PartitionStatus, ...]
+
+    @property
+    def lag(self) -> int | None:
+        """The lag of all partitions; None if one is not known."""
+        lags = [each.lag for each in self.partitions]
+        return None if None in lags else sum(lag for lag in lags if lag is not None)
+
+
+async def status(config: MirrorConfig) -> MirrorStatus:
+    """Return how far a mirror is, whether or not it runs; one that has not begun has no partitions.
+
+    Raises:
+        StoredStateError: A record of its topic is not what a mirror writes.
+        OdradekError: A cluster cannot be reached.
+
+    Cancellation: safe.
+    """
+    async with open_clusters(config) as clusters:
+        return await status_open(config, clusters)
+
+
+async def status_open(config: MirrorConfig, clusters: Clusters) -> MirrorStatus:
+    """Do the same with clusters that are open."""
+    state, tasks = await read_state(config, clusters.target, whole=False)
+    for ending in await gather(lambda task: read_progress(config, clusters.target, task), range(tasks)):
+        state.progress.update(ending.progress)
+    ends = await _ends(config, clusters.source, state)
+    places = [(partition, topic) for topic in state.topics.values() for partition in topic.partitions]
+
+    async def one(place: tuple[TopicPartition, CopiedTopic]) -> PartitionStatus:
+        return await _partition(config, clusters.source, state, ends, *place)
+
+    unit, finished = clusters.source.driver.logs.unit.name, None if state.finished is None else state.finished.at
+    return MirrorStatus(config.name, unit, finished, tuple(await gather(one, places)))
+
+
+async def _ends(config: MirrorConfig, source: Cluster, state: StoredState) -> Mapping[TopicPartition, tuple[int, int]]:
+    """Return where the logs of the source begin and end."""
+    for topic in state.topics:
+        await source.partitions(topic)
+    partitions = [partition for topic in state.topics.values() for partition in topic.partitions]
+    committed = config.topics.isolation == "read_committed"
+    extents = await source.driver.logs.extents(partitions, read_committed=committed)
+    return {partition: (extent.earliest, extent.latest) for partition, extent in extents.items()}
+
+
+async def _partition(
+    config: MirrorConfig,
+    source: Cluster,
+    state: StoredState,
+    ends: Mapping[TopicPartition, tuple[int, int]],
+    partition: TopicPartition,
+    topic: CopiedTopic,
+) -> PartitionStatus:
+    to = topic.partitions[partition]
+    progress = state.progress.get(to.task)
+    known = None if progress is None else progress.partitions.get(partition)
+    first, end = ends.get(partition, (0, None))
+    lag = None if end is None else max(0, end - (first if known is None else known.next.position))
+    return PartitionStatus(
+        partition,
+        TopicPartition(topic.target, to.partition),
+        0 if known is None else known.records,
+        None if known is None else known.next.position,
+        end,
+        lag,
+        await _age(config, source, partition, known, end) if lag else None if lag is None else 0.0,
+        None if progress is None else progress.at,
+    )
+
+
+async def _age(
+    config: MirrorConfig, source: Cluster, partition: TopicPartition, known: PartitionProgress | None, end: int | None
+) -> float | None:
+    """Return the age of the oldest record that was not copied (s), or None."""
+    if source.driver.logs.values_only or end is None:
+        return None
+    reader = source.reader(
+        {partition: EARLIEST},
+        start=bookmark_of({} if known is None else {partition: known.next}),
+        until={partition: Position(end)},
+        isolation=config.topics.isolation,
+        reset=EARLIEST,
+        read_ahead_bytes=64 * KiB,
+    )
+    with anyio.move_on_after(OLDEST_WITHIN_S):
+        async with reader:
+            async for record in reader:
+                return None if record.timestamp is None else max(0.0, time.time() - record.timestamp / 1000)
+    return None
