@@ -1,0 +1,191 @@
+"""Which topics are copied where, and what is refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek.mirror.planning import (
+    ClusterTopics,
+    MirrorRefused,
+    PlannedTopic,
+    TargetTopic,
+    check,
+    check_running,
+    chosen_topics,
+    plan_topics,
+)
+from odradek.mirror.stored import CopiedTopic, Destination, Finished, MirrorIdentity, StoredState
+from odradek.types import TopicPartition
+
+from .mirrors import config_of
+
+IDENTITY = MirrorIdentity("old", "new")
+
+
+def parts(topic: str, count: int, broker: int = -1) -> list[TopicPartition]:
+    return [TopicPartition(topic, number, broker) for number in range(count)]
+
+
+def clusters(target: dict[str, TargetTopic] | None = None, mirrors: Any = None, **source: int) -> ClusterTopics:
+    return ClusterTopics(IDENTITY, {name: parts(name, n) for name, n in source.items()}, target or {}, mirrors or {})
+
+
+def copied(topic: str, count: int, target: str | None = None, target_id: str | None = "1") -> CopiedTopic:
+    places = {p: Destination(p.partition, 0) for p in parts(topic, count)}
+    return CopiedTopic(topic, target or topic, target_id, places)
+
+
+def state(*topics: CopiedTopic, identity: MirrorIdentity | None = IDENTITY) -> StoredState:
+    return StoredState("odradek.mirror.m", identity, {topic.source: topic for topic in topics})
+
+
+NOTHING = StoredState("odradek.mirror.m")
+EMPTY = TargetTopic("1", 2, 0)
+
+
+# ---- what is refused -----------------------------------------------------------------------------------------
+
+
+def back(*targets: str, source: str = "new") -> StoredState:
+    """Return what a mirror stores on the source that copies from our target."""
+    return state(*(copied(f"x.{name}", 1, name) for name in targets), identity=MirrorIdentity(source, "old"))
+
+
+REFUSED = [
+    ("the same cluster", NOTHING, replace(clusters(t=2), identity=MirrorIdentity("x", "x")), "source and target are"),
+    ("another source", state(identity=MirrorIdentity("a", "new")), clusters(t=2), "'m' copies from a, and .* names old"),
+    ("finished", replace(state(), finished=Finished(5)), clusters(t=2), "the mirror 'm' is finished"),
+    ("no such topic", NOTHING, clusters(u=1), "the source has no topic 't'"),
+    ("other partitions", NOTHING, clusters({"t": TargetTopic("1", 3, 0)}, t=2), "3 partitions on the target, and 2 on"),
+    ("not empty", NOTHING, clusters({"t": TargetTopic("1", 2, 9)}, t=2), "'t' has records on the target"),
+    ("target deleted", state(copied("t", 2)), clusters(t=2), "'t' was deleted on the target"),
+    ("made again", state(copied("t", 2)), clusters({"t": TargetTopic("2", 2, 0)}, t=2), "deleted and made again on"),
+    ("renamed later", state(copied("t", 2, "u")), clusters(t=2), "being copied to 'u', and this file says 't'"),
+    ("grown", state(copied("t", 2)), clusters({"t": TargetTopic("1", 5, 9)}, t=3), "'t' has 5 partitions .* and 3 on"),
+    ("a loop", NOTHING, clusters(mirrors={"back": back("t")}, t=2), "'t': the mirror 'back' copies it from the target"),
+]
+
+
+@pytest.mark.parametrize(("before", "topics", "why"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
+def test_refused(before: StoredState, topics: ClusterTopics, why: str) -> None:
+    with pytest.raises(MirrorRefused, match=why):
+        check(config_of("t"), before, topics)
+
+
+TAKEN = [
+    ("new", NOTHING, clusters(t=2), {}),
+    ("empty target", NOTHING, clusters({"t": EMPTY}, t=2), {}),
+    ("append", NOTHING, clusters({"t": TargetTopic("1", 2, 9)}, t=2), {"append": True}),
+    ("goes on", state(copied("t", 2)), clusters({"t": TargetTopic("1", 2, 9)}, t=2), {}),
+    ("new partitions", state(copied("t", 2)), clusters({"t": TargetTopic("1", 2, 9)}, t=3), {}),
+    ("made before it was stored", state(copied("t", 2)), clusters({"t": TargetTopic("1", 3, 9)}, t=3), {}),
+    ("target grew", state(copied("t", 2)), clusters({"t": TargetTopic("1", 3, 9)}, t=2), {}),
+    ("a mirror of other topics", NOTHING, clusters(mirrors={"back": back("u")}, t=2), {}),
+    ("a mirror of another cluster", NOTHING, clusters(mirrors={"back": back("t", source="third")}, t=2), {}),
+    ("a finished one", NOTHING, clusters(mirrors={"b": replace(back("t"), finished=Finished(1))}, t=2), {}),
+    ("a mirror without a state", NOTHING, clusters(mirrors={"b": NOTHING}, t=2), {}),
+]
+
+
+@pytest.mark.parametrize(("before", "topics", "keys"), [row[1:] for row in TAKEN], ids=[row[0] for row in TAKEN])
+def test_not_refused(before: StoredState, topics: ClusterTopics, keys: dict[str, Any]) -> None:
+    check(config_of("t", topics=keys), before, topics)
+
+
+def test_all_reasons_are_told() -> None:
+    config = config_of("t", "u", "v", topics={"rename": {"u": "t"}})
+    with pytest.raises(MirrorRefused) as raised:
+        check(config, NOTHING, clusters(t=1, u=1))
+    assert raised.value.mistakes == (
+        "topics.include: the source has no topic 'v'",
+        "topic 't' is one of 2 that would be copied to 't'",
+        "topic 'u' is one of 2 that would be copied to 't'",
+    )
+    assert str(raised.value) == "\n".join(raised.value.mistakes)
+
+
+# ---- while it copies -----------------------------------------------------------------------------------------
+
+
+def test_a_new_topic_that_is_refused_leaves_the_others_alone() -> None:
+    target = {"t": TargetTopic("1", 2, 9), "u": TargetTopic("5", 1, 4)}
+    topics = clusters(target, {"back": back("v")}, t=2, u=1, v=1, w=1)
+    taken, refused = check_running(config_of(topics={"pattern": ".*"}), state(copied("t", 2)), topics)
+    assert sorted(taken.source) == ["t", "w"]
+    assert [text.partition(":")[0] for text in refused] == ["topic 'u' has records on the target", "topic 'v'"]
+
+
+def test_a_copied_topic_that_is_refused_ends_it() -> None:
+    with pytest.raises(MirrorRefused, match="'t' was deleted on the target"):
+        check_running(config_of(topics={"pattern": ".*"}), state(copied("t", 2)), clusters(t=2, u=1))
+
+
+def test_a_new_topic_does_not_take_the_place_of_a_copied_one() -> None:
+    config = config_of(topics={"pattern": ".*", "rename": {"u": "t"}})
+    taken, refused = check_running(config, state(copied("t", 2)), clusters({"t": TargetTopic("1", 2, 9)}, t=2, u=1))
+    assert list(taken.source) == ["t"] and refused == ["topic 'u' is one of 2 that would be copied to 't'"]
+
+
+def test_a_mirror_that_was_finished_meanwhile_ends_it() -> None:
+    with pytest.raises(MirrorRefused, match="is finished"):
+        check_running(config_of("t"), replace(state(copied("t", 2)), finished=Finished(1)), clusters({"t": EMPTY}, t=2))
+
+
+# ---- what goes where -----------------------------------------------------------------------------------------
+
+
+def test_internal_topics_are_chosen_by_name_alone() -> None:
+    topics = ["__consumer_offsets", "odradek.mirror.x", "a", "b"]
+    assert chosen_topics(config_of(topics={"pattern": ".*"}), topics) == ["a", "b"]
+    assert chosen_topics(config_of("odradek.mirror.x"), topics) == ["odradek.mirror.x"]
+
+
+def places(planned: Iterable[PlannedTopic]) -> dict[TopicPartition, Destination]:
+    return {p: to for topic in planned for p, to in topic.copied.partitions.items()}
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=6), st.integers(1, 5), st.data())
+def test_places_stay_and_tasks_are_balanced(counts: list[int], tasks: int, data: st.DataObject) -> None:
+    config, known = config_of(topics={"pattern": ".*"}), state()
+    for _ in range(3):
+        source = {f"t{n}": count for n, count in enumerate(counts)}
+        target = {name: TargetTopic("1", len(each.partitions), 9) for name, each in known.topics.items()}
+        planned = plan_topics(config, known, clusters(target, **source), tasks)
+        before, after = places(plan_topics(config, known, clusters(target, **source), tasks)), places(planned)
+        assert before == after  # the same both times
+        assert {p: after[p] for topic in known.topics.values() for p in topic.partitions} == {
+            p: to for topic in known.topics.values() for p, to in topic.partitions.items()
+        }
+        assert all(to.partition == p.partition for p, to in after.items())
+        load = Counter(to.task for to in after.values())
+        assert max(load.values()) - min(load[task] for task in range(tasks)) <= 1
+        for topic in planned:
+            wanted = source[topic.copied.source]
+            exists = target.get(topic.copied.target)
+            assert topic.create == (wanted if exists is None else None)
+            assert topic.grow == (wanted if exists is not None and wanted > exists.partitions else None)
+        known = state(*(replace(topic.copied, target_id="1") for topic in planned))
+        counts = [count + data.draw(st.integers(0, 3)) for count in counts] + [1]
+
+
+def test_new_brokers_of_07_keep_the_places_of_the_old_ones() -> None:
+    config = config_of("t")
+    old = replace(clusters(), source={"t": [*parts("t", 2, 5), *parts("t", 1, 9)]})
+    first = plan_topics(config, NOTHING, old, 4)
+    assert first[0].create == 3
+    assert [to.partition for to in places(first).values()] == [0, 1, 2]
+    both = replace(old, source={"t": [*parts("t", 2, 1), *old.source["t"]]}, target={"t": TargetTopic("1", 3, 4)})
+    second = plan_topics(config, state(*(topic.copied for topic in first)), both, 4)
+    assert places(second).items() >= places(first).items()
+    assert [places(second)[p].partition for p in parts("t", 2, 1)] == [3, 4]
+    assert second[0].grow == 5
+    fewer = replace(both, source={"t": parts("t", 2, 1)}, target={"t": TargetTopic("1", 5, 4)})
+    third = plan_topics(config, state(*(topic.copied for topic in second)), fewer, 4)
+    assert places(third) == places(second) and third[0].grow is None
