@@ -115,7 +115,10 @@ def test_a_mistake_has_its_line(tmp_path: Path, old: str, new: str, mistake: str
     ("security", "mistake"),
     [
         ('{password = "x"}', "there is no option password; known here: "),
-        ('{sasl_username = "me", sasl_password = "env:NO_SUCH_VARIABLE"}', "the environment has no variable NO_SUCH_VARIABLE"),
+        (
+            '{sasl_username = "me", sasl_password = "env:NO_SUCH_VARIABLE"}',
+            "the environment has no variable NO_SUCH_VARIABLE",
+        ),
     ],
 )
 def test_a_mistake_in_security(tmp_path: Path, security: str, mistake: str) -> None:
@@ -124,7 +127,9 @@ def test_a_mistake_in_security(tmp_path: Path, security: str, mistake: str) -> N
 
 
 def test_a_secret_is_not_shown(tmp_path: Path) -> None:
-    text = SMALL.replace('url = "kafka://new1:9092"', 'url = "kafka://new1:9092"\nsecurity = {sasl_password = "hush", x = 1}')
+    text = SMALL.replace(
+        'url = "kafka://new1:9092"', 'url = "kafka://new1:9092"\nsecurity = {sasl_password = "hush", x = 1}'
+    )
     assert "hush" not in " ".join(mistakes(tmp_path, text))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odradek.client.producer.results import Ack
@@ -56,15 +56,16 @@ def naive(rows: list[tuple[int, int]], offsets: list[int], *, by_offset: bool) -
     runs: list[Run] = []
     for (at, inner), offset in zip(rows, offsets, strict=True):
         last = runs[-1] if runs else None
-        if last is not None and last.offset + last.records == offset:
-            if not by_offset or last.position + last.records == at:
-                runs[-1] = last._replace(records=last.records + 1)
-                continue
-        runs.append(Run(at, inner, offset, 1))
+        follows = last is not None and last.offset + last.records == offset
+        if last is not None and follows and (not by_offset or last.position + last.records == at):
+            runs[-1] = last._replace(records=last.records + 1)
+        else:
+            runs.append(Run(at, inner, offset, 1))
     return tuple(runs)
 
 
 @pytest.mark.parametrize("by_offset", [True, False], ids=["offsets", "bytes"])
+@settings(max_examples=40)
 @given(data=st.data())
 def test_as_one_record_after_the_other(by_offset: bool, data: st.DataObject) -> None:
     rows = data.draw(places(inner=not by_offset))
@@ -75,6 +76,7 @@ def test_as_one_record_after_the_other(by_offset: bool, data: st.DataObject) -> 
     assert runs_of(parts, acks, offsets=by_offset) == naive(rows, offsets, by_offset=by_offset)
 
 
+@settings(max_examples=40)
 @given(data=st.data())
 def test_each_record_is_found_by_arithmetic(data: st.DataObject) -> None:
     rows = data.draw(places(inner=False))

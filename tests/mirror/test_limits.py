@@ -20,9 +20,7 @@ def test_what_is_more_than_a_second_of_the_rate_waits() -> None:
     assert limit.take(10, 60.0) == 0.0
 
 
-@given(
-    st.floats(1, 1e6), st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 5)), min_size=1, max_size=30)
-)
+@given(st.floats(1, 1e6), st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 5)), min_size=1, max_size=30))
 def test_the_rate_is_kept(rate: float, amounts: list[tuple[float, float]]) -> None:
     limit, now, total = RateLimit(rate), 1000.0, 0.0
     for amount, idle in amounts:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odradek.mirror.planning import (
@@ -60,7 +60,12 @@ def back(*targets: str, source: str = "new") -> StoredState:
 
 REFUSED = [
     ("the same cluster", NOTHING, replace(clusters(t=2), identity=MirrorIdentity("x", "x")), "source and target are"),
-    ("another source", state(identity=MirrorIdentity("a", "new")), clusters(t=2), "'m' copies from a, and .* names old"),
+    (
+        "another source",
+        state(identity=MirrorIdentity("a", "new")),
+        clusters(t=2),
+        "'m' copies from a, and .* old",
+    ),
     ("finished", replace(state(), finished=Finished(5)), clusters(t=2), "the mirror 'm' is finished"),
     ("no such topic", NOTHING, clusters(u=1), "the source has no topic 't'"),
     ("other partitions", NOTHING, clusters({"t": TargetTopic("1", 3, 0)}, t=2), "3 partitions on the target, and 2 on"),
@@ -151,6 +156,7 @@ def places(planned: Iterable[PlannedTopic]) -> dict[TopicPartition, Destination]
     return {p: to for topic in planned for p, to in topic.copied.partitions.items()}
 
 
+@settings(max_examples=40)
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=6), st.integers(1, 5), st.data())
 def test_places_stay_and_tasks_are_balanced(counts: list[int], tasks: int, data: st.DataObject) -> None:
     config, known = config_of(topics={"pattern": ".*"}), state()

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odradek.mirror.stored import (
@@ -47,9 +47,7 @@ POSITIONS = st.builds(SourcePosition, NUMBERS, SMALL, OPTIONAL_TEXTS)
 PROGRESS = st.builds(
     Progress,
     NUMBERS,
-    st.dictionaries(
-        partitions(), st.builds(PartitionProgress, POSITIONS, st.none() | NUMBERS, NUMBERS), max_size=5
-    ),
+    st.dictionaries(partitions(), st.builds(PartitionProgress, POSITIONS, st.none() | NUMBERS, NUMBERS), max_size=5),
 )
 RUNS = st.lists(st.builds(Run, NUMBERS, SMALL, NUMBERS, NUMBERS), min_size=1, max_size=5).map(tuple)
 STORED: st.SearchStrategy[Stored] = st.one_of(
@@ -61,6 +59,7 @@ STORED: st.SearchStrategy[Stored] = st.one_of(
 )
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(SMALL, STORED), max_size=20))
 def test_later_records_count(stored: list[tuple[int, Stored]]) -> None:
     state, model = StoredState("odradek.mirror.m"), StoredState("odradek.mirror.m")
@@ -81,6 +80,7 @@ def test_later_records_count(stored: list[tuple[int, Stored]]) -> None:
     assert state == model
 
 
+@settings(max_examples=40)
 @given(st.lists(STORED, max_size=20))
 def test_records_that_compaction_keeps_say_the_same(stored: list[Stored]) -> None:
     every, compacted = StoredState("t"), StoredState("t")
@@ -103,6 +103,7 @@ FIELDS = st.sampled_from(
 )
 
 
+@settings(max_examples=40)
 @given(
     KEYS | st.none() | st.binary(max_size=10),
     st.none() | st.binary(max_size=30) | st.dictionaries(FIELDS, JSON).map(lambda fields: json.dumps(fields).encode()),

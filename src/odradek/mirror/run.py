@@ -207,6 +207,10 @@ class _Tasks:
         config, clusters = self._config, self._settings.clusters
         topics = await survey(config, clusters)
         state, _ = await read_state(config, clusters.target, whole=False)
+        if state.identity is None:
+            raise MirrorRefused(
+                f"{config.topic} was deleted on the target, or made again: give this mirror another name"
+            )
         taken, refused = check_running(config, state, topics)
         for text in refused:
             if text not in self._refused:

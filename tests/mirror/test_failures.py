@@ -1,0 +1,325 @@
+"""What goes wrong on either side while a mirror copies, on clusters in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+
+import odradek.mirror.task as task_module
+from odradek.core.backoff import Backoff
+from odradek.core.interfaces import ProducerRecord
+from odradek.errors import (
+    BrokerError,
+    ConnectionLost,
+    CorruptMessage,
+    Fenced,
+    OdradekError,
+    Unsupported,
+)
+from odradek.mirror.errors import LostRecords, ProgressLost, RecordRefused, SourceChanged
+from odradek.mirror.planning import MirrorRefused
+from odradek.mirror.run import MirrorResult, finish, plan_open, run_open
+from odradek.mirror.task import LostRange
+from odradek.testing import MemoryCluster
+from odradek.types import TopicPartition
+
+from .mirrors import config_of, copied, opened, partition, records, same
+from .test_copy import filled, rows, run_mirror, until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_module, "PAUSES", Backoff(0.001, 2.0, 0.01))
+
+
+async def error_of(source: MemoryCluster, target: MemoryCluster, config: Any, **options: Any) -> OdradekError:
+    with pytest.raises(OdradekError) as raised:
+        with anyio.fail_after(60):
+            await run_mirror(source, target, config, **options)
+    return raised.value
+
+
+class Cut:
+    """Does something once, after a number of commits."""
+
+    def __init__(self, after: int, do: Callable[[], object]) -> None:
+        self._left, self._do = after, do
+
+    def __call__(self, _: object) -> None:
+        self._left -= 1
+        if not self._left:
+            self._do()
+
+
+SMALL = {"tasks": 1, "transaction_bytes": 100}
+
+
+# ---- errors that pass ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operation", ["produce", "fetch", "commit_transaction", "init_producer", "positions"])
+@pytest.mark.parametrize("applied", [False, True])
+async def test_a_request_that_is_lost(operation: Any, applied: bool) -> None:
+    source, target = filled({"t": 2}), MemoryCluster()
+    config = config_of("t", run=SMALL)
+    cluster = source if operation == "fetch" else target
+    applied = applied and cluster is target and operation != "positions"
+    error = ConnectionLost("memory", "reset", True)
+    cut = Cut(2, lambda: cluster.fail(operation, error, applied=applied))
+    await run_mirror(source, target, config, committed=cut)
+    assert same(source, target, "t")
+
+
+async def test_leaders_that_move() -> None:
+    source, target = MemoryCluster({"t": 2}, brokers=2), MemoryCluster(brokers=2)
+    for number in range(2):
+        source.append("t", rows(50), partition=number)
+    moves = [
+        lambda: target.move_leader(partition("t", 0), 2),
+        lambda: source.move_leader(partition("t", 1), 1),
+        lambda: target.move_leader(TopicPartition("odradek.mirror.m", 0), 2),
+    ]
+    cuts = [Cut(number + 1, move) for number, move in enumerate(moves)]
+    await run_mirror(source, target, config_of("t", run=SMALL), committed=lambda it: [cut(it) for cut in cuts])
+    assert same(source, target, "t")
+
+
+# ---- two runs ------------------------------------------------------------------------------------------------
+
+
+async def test_a_second_run_takes_over() -> None:
+    source, target = filled({"t": 1}), MemoryCluster()
+    config = config_of("t", run={"tasks": 1})
+    errors: list[OdradekError] = []
+
+    async def first() -> None:
+        errors.append(await error_of(source, target, config, follow=True))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(first)
+        await until(lambda: "t" in target._state.table.topics and same(source, target, "t"))
+        await run_mirror(source, target, config)
+        source.append("t", rows(3))
+        await until(lambda: errors)
+    assert isinstance(errors[0], Fenced)
+    assert str(errors[0]) == (
+        "task 0 of mirror 'm' is fenced: another process began to run this mirror, and continues after what this one"
+        " has committed (run a mirror in one place at a time)"
+    )
+    assert copied(await run_mirror(source, target, config)) == 3
+    assert same(source, target, "t")
+
+
+async def test_finishing_ends_a_run_for_good() -> None:
+    source, target = filled({"t": 1}), MemoryCluster()
+    config = config_of("t", run={"tasks": 1})
+    errors: list[OdradekError] = []
+
+    async def first() -> None:
+        errors.append(await error_of(source, target, config, follow=True))
+
+    async with opened(source, target) as clusters, anyio.create_task_group() as group:
+        with pytest.raises(MirrorRefused, match="the target has no mirror 'm'"):
+            await finish(config, clusters.target)
+        group.start_soon(first)
+        await until(lambda: "t" in target._state.table.topics and same(source, target, "t"))
+        await finish(config, clusters.target)
+        source.append("t", [b"late"])
+        await until(lambda: errors)
+    assert isinstance(errors[0], Fenced | MirrorRefused)
+    assert "is finished" in str(await error_of(source, target, config))
+    assert records(target, "t")[0] == records(source, "t")[0][:-1]
+
+
+async def test_a_mirror_back_is_allowed_once_the_first_is_finished() -> None:
+    old, new = filled({"t": 1}), MemoryCluster()
+    there, back = config_of("t", name="there"), config_of("t", name="back", topics={"append": True})
+    await run_mirror(old, new, there)
+    assert "'t': the mirror 'there' copies it from the target to the source" in str(await error_of(new, old, back))
+    assert set(old._state.table.topics) == {"t"}
+    async with new.connect() as cluster:
+        await finish(there, cluster)
+    async with opened(new, old) as clusters:
+        assert [topic.copied.target for topic in (await plan_open(back, clusters)).topics] == ["t"]
+
+
+# ---- the source ----------------------------------------------------------------------------------------------
+
+
+async def test_records_that_were_deleted_before_they_were_copied() -> None:
+    source, target = filled({"t": 1}), MemoryCluster()
+    await run_mirror(source, target, config_of("t"))
+    source.append("t", rows(50, 100))
+    source.delete_records(partition("t"), 60)
+    error = await error_of(source, target, config_of("t"))
+    assert isinstance(error, LostRecords)
+    assert str(error).startswith("the source deleted records before they were copied: t/0: 50 to 60 (topics.lost")
+    assert len(records(target, "t")[0]) == 50
+    result = await run_mirror(source, target, config_of("t", topics={"lost": "continue"}))
+    assert result.lost == {LostRange(partition("t"), 50, 60)} and copied(result) == 40
+    assert records(target, "t")[0][50:] == records(source, "t")[0]
+
+
+@pytest.mark.parametrize("lost", ["fail", "continue"])
+async def test_records_that_are_deleted_while_they_are_copied(lost: str) -> None:
+    source, target = filled({"t": 1}), MemoryCluster()
+    config = config_of("t", topics={"lost": lost}, run=SMALL)
+    results: list[MirrorResult | OdradekError] = []
+
+    async def follow(clusters: Any) -> None:
+        ends = Cut(1, lambda: source.hold("fetch"))
+        try:
+            results.append(await run_open(config, clusters, follow=True, committed=ends))
+        except OdradekError as error:
+            results.append(error)
+
+    async with opened(source, target) as clusters, anyio.create_task_group() as group:
+        group.start_soon(follow, clusters)
+        await source.wait_for_held("fetch")
+        source.append("t", rows(50, 100))
+        source.delete_records(partition("t"), 90)
+        source.release("fetch")
+        if lost == "continue":
+            await until(lambda: [record.value for record in records(target, "t")[0]][-1] == b"value 149")
+            group.cancel_scope.cancel()
+        else:
+            await until(lambda: results)
+    values = [record.value for record in records(target, "t")[0]]
+    assert len(values) == len(set(values) - {None}) + values.count(None)
+    if lost == "fail":
+        assert isinstance(results[0], LostRecords)
+
+
+@pytest.mark.parametrize("lost", ["fail", "continue"])
+async def test_a_source_topic_that_was_made_again(lost: str) -> None:
+    source, target = filled({"t": 1}), MemoryCluster()
+    config = config_of("t", topics={"lost": lost})
+    await run_mirror(source, target, config)
+    source.recreate_topic("t")
+    source.append("t", rows(70, 500))
+    error = await error_of(source, target, config)
+    assert isinstance(error, SourceChanged)
+    assert "the topic was deleted and made again" in str(error)
+    assert len(records(target, "t")[0]) == 50
+
+
+async def test_a_source_log_that_was_cut() -> None:
+    source, target = filled({"t": 1}), MemoryCluster()
+    config = config_of("t", topics={"lost": "continue"})
+    await run_mirror(source, target, config)
+    source.truncate_log(partition("t"), 30)
+    error = await error_of(source, target, config, follow=True)
+    assert isinstance(error, SourceChanged) and not error.retriable
+    assert len(records(target, "t")[0]) == 50
+
+
+async def test_records_before_a_corrupt_one_are_copied() -> None:
+    source, target = filled({"t": 1}), MemoryCluster()
+    source.corrupt(partition("t"), 20)
+    error = await error_of(source, target, config_of("t"))
+    assert isinstance(error, CorruptMessage) and "t/0 at 20" in str(error)
+    assert records(target, "t")[0] == records(source, "t")[0][:20]
+
+
+# ---- the target ----------------------------------------------------------------------------------------------
+
+
+async def test_a_record_that_is_too_large() -> None:
+    source, target = filled({"t": 1}, 20), MemoryCluster()
+    source.append("t", [b"." * 1970])
+    config = config_of("t", topics={"origin_headers": True}, run={"max_message_bytes": 2000, "tasks": 1})
+    error = await error_of(source, target, config)
+    assert isinstance(error, RecordRefused)
+    assert str(error).startswith("the record of t/0 at 20: the target does not take it: ")
+    assert str(error).endswith("(raise run.max_message_bytes)")
+    assert copied(await run_mirror(source, target, config_of("t"))) == 21
+    assert same(source, target, "t")
+
+
+def without_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make clusters in memory as old as brokers before 0.11."""
+
+    def refuse(self: object, transactional_id: str, timeout_s: float) -> None:
+        raise Unsupported("a transaction", "Kafka 0.11")
+
+    monkeypatch.setattr("odradek.testing.memory.driver.MemoryDriver.producer_transactions", refuse)
+
+
+async def test_a_target_without_transactions_is_copied_to_at_least_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_transactions(monkeypatch)
+    source, target = filled({"t": 2}), MemoryCluster()
+    config = config_of("t", run=SMALL)
+    async with opened(source, target) as clusters:
+        assert not (await plan_open(config, clusters)).exactly_once
+    cut = Cut(2, lambda: target.fail("produce", ConnectionLost("memory", "reset", True), applied=True))
+    await run_mirror(source, target, config, committed=cut)
+    assert copied(await run_mirror(source, target, config)) == 0
+    for number in range(2):
+        there, here = records(target, "t")[number], records(source, "t")[number]
+        assert [r for n, r in enumerate(there) if r not in there[:n]] == here
+    async with opened(source, target) as clusters:
+        await finish(config, clusters.target)
+    assert "is finished" in str(await error_of(source, target, config))
+
+
+async def test_origin_headers_need_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_transactions(monkeypatch)
+    source, target = filled({"t": 2}), MemoryCluster()
+    error = await error_of(source, target, config_of("t", topics={"origin_headers": True}))
+    assert isinstance(error, MirrorRefused) and "the target has no headers" in str(error)
+    assert not target._state.table.topics
+
+
+@pytest.mark.parametrize("again", [True, False])
+async def test_the_mirrors_topic_that_was_made_again_while_it_copies(again: bool) -> None:
+    source, target = filled({"t": 1}), MemoryCluster()
+    config = config_of("t", run=SMALL)
+
+    def spoil() -> None:
+        target.recreate_topic(config.topic)
+        if again:
+            source.fail("fetch", ConnectionLost("memory", "reset", True))
+            target.fail("commit_transaction", BrokerError(48, "INVALID_TXN_STATE", "test"))
+
+    error = await error_of(source, target, config, committed=Cut(1, spoil), follow=True)
+    assert isinstance(error, ProgressLost | MirrorRefused), error
+    assert same_prefix(source, target)
+
+
+def same_prefix(source: MemoryCluster, target: MemoryCluster) -> bool:
+    there = records(target, "t")[0]
+    return there == records(source, "t")[0][: len(there)]
+
+
+# ---- refused, and nothing is written -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("topics", "target_topics", "why"),
+    [
+        ({}, {"t": 3}, "'t' has 3 partitions on the target, and 2 on the source"),
+        ({"rename": {"t": "u"}}, {"u": 2}, "'u' has records on the target"),
+        ({"include": ["t", "none"]}, {}, "the source has no topic 'none'"),
+    ],
+)
+async def test_refused_and_nothing_is_written(topics: dict[str, Any], target_topics: dict[str, int], why: str) -> None:
+    source, target = filled({"t": 2}), MemoryCluster(target_topics)
+    for topic in target_topics:
+        target.append(topic, [ProducerRecord(b"before")])
+    before = {topic: target.records(topic) for topic in target._state.table.topics}
+    error = await error_of(source, target, config_of("t", topics=topics))
+    assert isinstance(error, MirrorRefused) and why in str(error)
+    assert {topic: target.records(topic) for topic in target._state.table.topics} == before
+    assert not target.requests("produce")
+
+
+async def test_a_cluster_is_not_mirrored_to_itself() -> None:
+    cluster = filled({"t": 1})
+    error = await error_of(cluster, cluster, config_of("t", topics={"rename": {"t": "u"}}))
+    assert "source and target are the same cluster (memory-" in str(error)
+    assert set(cluster._state.table.topics) == {"t"}

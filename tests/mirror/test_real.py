@@ -1,0 +1,124 @@
+"""Copying to a real broker: from the embedded one of 0.7, and within what only real brokers refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+import odradek as od
+from odradek.mirror.clusters import open_clusters
+from odradek.mirror.config import load
+from odradek.mirror.errors import RecordRefused
+from odradek.mirror.planning import MirrorRefused
+from odradek.mirror.run import plan, run
+from odradek.mirror.status import status
+from odradek.testing import Kafka07Broker, KafkaBroker
+from odradek.types import Record
+
+from ..loops import ASYNCIO, on
+from .mirrors import copied
+
+pytestmark = pytest.mark.anyio
+anyio_backend = on(ASYNCIO)
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaBroker]:
+    with KafkaBroker(config={"auto.create.topics.enable": "false", "group.initial.rebalance.delay.ms": "0"}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def name() -> str:
+    return f"m-{uuid4().hex[:8]}"
+
+
+def written(folder: Path, name: str, source: str, kafka: KafkaBroker, more: str = "") -> Path:
+    """Write the file of a mirror; all topics of a test begin with the mirror's name."""
+    file = folder / "mirror.toml"
+    file.write_text(
+        f"""name = "{name}"
+source = {{url = "{source}"}}
+target = {{url = "kafka://{kafka.bootstrap}"}}
+{more}
+"""
+    )
+    return file
+
+
+async def stored(kafka: KafkaBroker, topic: str) -> list[Record]:
+    async with (
+        od.connect(f"kafka://{kafka.bootstrap}") as k,
+        k.reader(topic, until=od.LATEST, isolation="read_committed") as reader,
+    ):
+        return [record async for record in reader]
+
+
+async def topics(kafka: KafkaBroker) -> frozenset[str]:
+    async with od.connect(f"kafka://{kafka.bootstrap}") as k:
+        return await k.topics()
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy"])
+async def test_from_07(compression: str, tmp_path: Path, kafka: KafkaBroker, name: str) -> None:
+    topic, keys = f"{name}.t", {"num.partitions": "2"}
+    with Kafka07Broker(config=keys) as old:
+        source = f"kafka07://1@{old.host}:{old.port}"
+        more = f'[topics]\ninclude = ["{topic}"]\n[run]\ntransaction_bytes = 200\ntasks = 1\n'
+        config = load(written(tmp_path, name, source, kafka, more))
+        async with od.connect(source) as k:
+            async with k.producer(compression=compression, latency=0.05) as out:
+                for number in range(2):
+                    values = [b"%d %d" % (number, n) for n in range(300)]
+                    (await out.send_many(topic, values, partition=od.TopicPartition(topic, number, 1))).check()
+            old.flush()
+            first = await run(config)
+            assert copied(first) == 600
+            assert copied(await run(config)) == 0
+            async with k.producer(compression=compression) as out:
+                await out.send(topic, b"0 last", partition=od.TopicPartition(topic, 0, 1))
+            old.flush()
+            assert copied(await run(config)) == 1
+        now = await status(config)
+    assert (now.unit, now.lag) == ("bytes", 0)
+    assert [each.records for each in now.partitions] == [301, 300]
+    records = await stored(kafka, topic)
+    for number in range(2):
+        wanted = [b"%d %d" % (number, n) for n in range(300)] + [b"0 last"] * (number == 0)
+        assert [record.value for record in records if record.partition.partition == number] == wanted
+
+
+async def test_a_cluster_is_not_mirrored_to_itself(tmp_path: Path, kafka: KafkaBroker, name: str) -> None:
+    async with od.connect(f"kafka://{kafka.bootstrap}") as k:
+        (await k.admin.create_topics(name, partitions=1)).check()
+    before = await topics(kafka)
+    more = f'[topics]\ninclude = ["{name}"]\ntarget = "new.{{topic}}"\n'
+    config = load(written(tmp_path, name, f"kafka://localhost:{kafka.port}", kafka, more))
+    for call in (plan, run):
+        with pytest.raises(MirrorRefused, match="are the same cluster"):
+            await call(config)
+    assert await topics(kafka) == before
+
+
+async def test_a_record_that_is_too_large_for_the_target(tmp_path: Path, kafka: KafkaBroker, name: str) -> None:
+    topic = f"{name}.t"
+    with Kafka07Broker() as old:
+        source = f"kafka07://1@{old.host}:{old.port}"
+        async with od.connect(source) as k, k.producer() as out:
+            await out.send_many(topic, [b"small", b"." * 5000, b"small"])
+        old.flush()
+        config = load(written(tmp_path, name, source, kafka, f'[topics]\ninclude = ["{topic}"]\n'))
+        async with open_clusters(config) as clusters:
+            limits = {"max.message.bytes": "1000"}
+            (await clusters.target.admin.create_topics({topic: 1}, config=limits)).check()
+        with pytest.raises(RecordRefused) as raised:
+            await run(config)
+        assert str(raised.value).startswith(f"the record of {topic}/1-0 at 15: the target does not take it: ")
+        assert str(raised.value).endswith(f"(raise max.message.bytes of topic {topic!r} on the target)")
+        async with open_clusters(config) as clusters:
+            (await clusters.target.admin.alter_topic_configs({topic: {"max.message.bytes": "10000"}})).check()
+        assert copied(await run(config)) == 3
+    assert [len(record.value or b"") for record in await stored(kafka, topic)] == [5, 5000, 5]
