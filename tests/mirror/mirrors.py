@@ -39,10 +39,10 @@ async def opened(source: MemoryCluster, target: MemoryCluster) -> AsyncIterator[
 
 def records(cluster: MemoryCluster, topic: str) -> dict[int, list[ProducerRecord]]:
     """Return what readers of committed records get, by partition."""
-    found: dict[int, list[ProducerRecord]] = {}
+    rows: dict[int, list[ProducerRecord]] = {}
     for stored in cluster.records(topic, read_committed=True):
-        found.setdefault(stored.partition.partition, []).append(stored.record._replace(timestamp=stored.timestamp))
-    return found
+        rows.setdefault(stored.partition.partition, []).append(stored.record._replace(timestamp=stored.timestamp))
+    return rows
 
 
 def same(source: MemoryCluster, target: MemoryCluster, topic: str, target_topic: str | None = None) -> bool:

@@ -107,8 +107,8 @@ def test_which_topics_and_their_names(tmp_path: Path, monkeypatch: pytest.Monkey
 )
 def test_a_mistake_has_its_line(tmp_path: Path, old: str, new: str, mistake: str) -> None:
     assert old in SMALL
-    found = mistakes(tmp_path, SMALL.replace(old, new, 1))
-    assert any(text.startswith(mistake) for text in found), found
+    texts = mistakes(tmp_path, SMALL.replace(old, new, 1))
+    assert any(text.startswith(mistake) for text in texts), texts
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,8 @@ def test_a_mistake_has_its_line(tmp_path: Path, old: str, new: str, mistake: str
     ],
 )
 def test_a_mistake_in_security(tmp_path: Path, security: str, mistake: str) -> None:
-    text = SMALL.replace('url = "kafka://new1:9092"', f'url = "kafka+ssl://new1:9092"\nsecurity = {security}')
-    assert any(mistake in found for found in mistakes(tmp_path, text))
+    file = SMALL.replace('url = "kafka://new1:9092"', f'url = "kafka+ssl://new1:9092"\nsecurity = {security}')
+    assert any(mistake in text for text in mistakes(tmp_path, file))
 
 
 def test_a_secret_is_not_shown(tmp_path: Path) -> None:

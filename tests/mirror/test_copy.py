@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterable
-from random import Random
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 import pytest
 
 from odradek.core.interfaces import ProducerRecord
@@ -100,8 +97,8 @@ async def test_small_transactions_have_an_index_that_finds_each_record() -> None
         assert sum(run.records for run in runs) == 50
         for stored in source.log(partition("t", number)):
             run = max(run for run in runs if run.position <= stored.offset)
-            there = target.log(partition("t", number))[run.offset + stored.offset - run.position]
-            assert there.record.value == stored.record.value
+            copy = target.log(partition("t", number))[run.offset + stored.offset - run.position]
+            assert copy.record.value == stored.record.value
 
 
 async def test_aborted_records_of_the_source_are_left_out() -> None:
@@ -136,7 +133,8 @@ async def test_origin_headers() -> None:
     for number, record in enumerate(records(target, "t")[0]):
         origin = dict(record.headers)
         assert origin["odradek.topic"] == b"t" and origin["odradek.partition"] == b"0"
-        assert origin["odradek.position"] == b"%d" % number and origin["odradek.cluster"].startswith(b"memory-")
+        assert origin["odradek.position"] == b"%d" % number
+        assert (origin["odradek.cluster"] or b"").startswith(b"memory-")
 
 
 async def test_limits_slow_a_run_down() -> None:
@@ -234,68 +232,6 @@ async def test_status_of_each_partition() -> None:
     assert (first.lag, first.lag_seconds) == (0, 0.0) and first.at is not None
     assert (second.records, second.position, second.end, second.lag, now.lag) == (50, 50, 53, 3, 3)
     assert second.lag_seconds is not None and second.lag_seconds > 86400  # the records are of 2023
-
-
-# ---- cut off -------------------------------------------------------------------------------------------------
-
-
-async def turns(count: int) -> None:
-    for _ in range(count):
-        await anyio.lowlevel.checkpoint()
-
-
-async def cut_off(how: str, random: Random, source: MemoryCluster, target: MemoryCluster, config: MirrorConfig) -> None:
-    """Run a mirror, and cancel it some turns of the event loop after one of its first requests that write, in a scope
-    or as asyncio cancels tasks; records are written to the source meanwhile."""
-    requests = len(target.requests("produce")) + random.randrange(1, 4)
-
-    async def live() -> None:
-        await run_mirror(source, target, config, follow=True)
-
-    async def wait() -> None:
-        for number in range(3):
-            source.append("t", rows(12, random.randrange(10**6)), partition=number)
-        with anyio.fail_after(60):
-            await target.wait_for_requests("produce", requests)
-        await turns(random.randrange(60))
-
-    if how == "scope":
-        async with anyio.create_task_group() as group:
-            group.start_soon(live)
-            await wait()
-            group.cancel_scope.cancel()
-        return
-    task = asyncio.get_running_loop().create_task(live())
-    await wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-
-
-@pytest.mark.parametrize("how", ["scope", "task"])
-@pytest.mark.parametrize("seed", range(2))
-async def test_cut_off_anywhere(how: str, seed: int, anyio_backend: Any) -> None:
-    how = how if anyio_backend[0] == "asyncio" else "scope"
-    random = Random(seed)
-    source, target = filled({"t": 3}, 12), MemoryCluster()
-    config = config_of("t", run={"tasks": 2, "transaction_bytes": 100})
-    for _ in range(12):
-        await cut_off(how, random, source, target, config)
-    await run_mirror(source, target, config)
-    assert same(source, target, "t")
-    assert copied(await run_mirror(source, target, config)) == 0
-
-
-async def test_cut_off_before_it_copies() -> None:
-    source, target, random = filled({"t": 3}, 12), MemoryCluster(), Random(1)
-    config = config_of("t", run={"tasks": 2})
-    for _ in range(12):
-        async with anyio.create_task_group() as group:
-            group.start_soon(run_mirror, source, target, config)
-            await turns(random.randrange(100))
-            group.cancel_scope.cancel()
-    await run_mirror(source, target, config)
-    assert same(source, target, "t")
 
 
 # ---- the newest progress -------------------------------------------------------------------------------------

@@ -84,8 +84,8 @@ async def test_leaders_that_move() -> None:
         lambda: source.move_leader(partition("t", 1), 1),
         lambda: target.move_leader(TopicPartition("odradek.mirror.m", 0), 2),
     ]
-    cuts = [Cut(number + 1, move) for number, move in enumerate(moves)]
-    await run_mirror(source, target, config_of("t", run=SMALL), committed=lambda it: [cut(it) for cut in cuts])
+    await run_mirror(source, target, config_of("t", run=SMALL), committed=lambda _: moves and moves.pop()())
+    assert not moves[1:]
     assert same(source, target, "t")
 
 
@@ -138,12 +138,12 @@ async def test_finishing_ends_a_run_for_good() -> None:
 
 async def test_a_mirror_back_is_allowed_once_the_first_is_finished() -> None:
     old, new = filled({"t": 1}), MemoryCluster()
-    there, back = config_of("t", name="there"), config_of("t", name="back", topics={"append": True})
-    await run_mirror(old, new, there)
-    assert "'t': the mirror 'there' copies it from the target to the source" in str(await error_of(new, old, back))
+    forth, back = config_of("t", name="forth"), config_of("t", name="back", topics={"append": True})
+    await run_mirror(old, new, forth)
+    assert "'t': the mirror 'forth' copies it from the target to the source" in str(await error_of(new, old, back))
     assert set(old._state.table.topics) == {"t"}
     async with new.connect() as cluster:
-        await finish(there, cluster)
+        await finish(forth, cluster)
     async with opened(new, old) as clusters:
         assert [topic.copied.target for topic in (await plan_open(back, clusters)).topics] == ["t"]
 
@@ -260,8 +260,8 @@ async def test_a_target_without_transactions_is_copied_to_at_least_once(monkeypa
     await run_mirror(source, target, config, committed=cut)
     assert copied(await run_mirror(source, target, config)) == 0
     for number in range(2):
-        there, here = records(target, "t")[number], records(source, "t")[number]
-        assert [r for n, r in enumerate(there) if r not in there[:n]] == here
+        copies, originals = records(target, "t")[number], records(source, "t")[number]
+        assert [r for n, r in enumerate(copies) if r not in copies[:n]] == originals
     async with opened(source, target) as clusters:
         await finish(config, clusters.target)
     assert "is finished" in str(await error_of(source, target, config))
@@ -292,8 +292,8 @@ async def test_the_mirrors_topic_that_was_made_again_while_it_copies(again: bool
 
 
 def same_prefix(source: MemoryCluster, target: MemoryCluster) -> bool:
-    there = records(target, "t")[0]
-    return there == records(source, "t")[0][: len(there)]
+    copies = records(target, "t")[0]
+    return copies == records(source, "t")[0][: len(copies)]
 
 
 # ---- refused, and nothing is written -------------------------------------------------------------------------

@@ -24,7 +24,7 @@ def cuts(draw: st.DrawFn, rows: int) -> list[tuple[int, int]]:
 
 
 @st.composite
-def places(draw: st.DrawFn, *, inner: bool) -> list[tuple[int, int]]:
+def positions_on_source(draw: st.DrawFn, *, inner: bool) -> list[tuple[int, int]]:
     """Return where records are on the source: with holes; of 0.7 some are in one compressed message."""
     rows, at = [], 0
     for _ in range(draw(st.integers(1, 30))):
@@ -43,7 +43,9 @@ def columns(rows: list[tuple[int, int]]) -> Columns:
 
 def acks_of(ranges: list[tuple[int, int]], gaps: list[int]) -> tuple[list[Ack], list[int]]:
     """Return acknowledgements, and the offset of each row."""
-    acks, offsets, at = [], [], 100
+    acks: list[Ack] = []
+    offsets: list[int] = []
+    at = 100
     for (start, stop), gap in zip(ranges, gaps, strict=True):
         at += gap
         acks.append(Ack(TO, Position(at), stop - start, True, False))
@@ -65,10 +67,10 @@ def naive(rows: list[tuple[int, int]], offsets: list[int], *, by_offset: bool) -
 
 
 @pytest.mark.parametrize("by_offset", [True, False], ids=["offsets", "bytes"])
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_as_one_record_after_the_other(by_offset: bool, data: st.DataObject) -> None:
-    rows = data.draw(places(inner=not by_offset))
+    rows = data.draw(positions_on_source(inner=not by_offset))
     parts = [columns(rows[start:stop]) for start, stop in data.draw(cuts(len(rows)))]
     ranges = data.draw(cuts(len(rows)))
     gaps = data.draw(st.lists(st.sampled_from([0, 0, 1, 7]), min_size=len(ranges), max_size=len(ranges)))
@@ -76,10 +78,10 @@ def test_as_one_record_after_the_other(by_offset: bool, data: st.DataObject) -> 
     assert runs_of(parts, acks, offsets=by_offset) == naive(rows, offsets, by_offset=by_offset)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_each_record_is_found_by_arithmetic(data: st.DataObject) -> None:
-    rows = data.draw(places(inner=False))
+    rows = data.draw(positions_on_source(inner=False))
     ranges = data.draw(cuts(len(rows)))
     acks, offsets = acks_of(ranges, [3] * len(ranges))
     runs = runs_of([columns(rows)], acks, offsets=True)

@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 import odradek as od
+from odradek.client.options import Compression
 from odradek.mirror.clusters import open_clusters
 from odradek.mirror.config import load
 from odradek.mirror.errors import RecordRefused
@@ -63,7 +64,7 @@ async def topics(kafka: KafkaBroker) -> frozenset[str]:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy"])
-async def test_from_07(compression: str, tmp_path: Path, kafka: KafkaBroker, name: str) -> None:
+async def test_from_07(compression: Compression, tmp_path: Path, kafka: KafkaBroker, name: str) -> None:
     topic, keys = f"{name}.t", {"num.partitions": "2"}
     with Kafka07Broker(config=keys) as old:
         source = f"kafka07://1@{old.host}:{old.port}"

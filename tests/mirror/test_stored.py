@@ -39,8 +39,8 @@ def partitions(topics: st.SearchStrategy[str] = TEXTS) -> st.SearchStrategy[Topi
 @st.composite
 def copied_topics(draw: st.DrawFn) -> CopiedTopic:
     source = draw(TEXTS)
-    places = draw(st.dictionaries(partitions(st.just(source)), st.builds(Destination, SMALL, SMALL), max_size=5))
-    return CopiedTopic(source, draw(TEXTS), draw(OPTIONAL_TEXTS), places)
+    partitions_to = draw(st.dictionaries(partitions(st.just(source)), st.builds(Destination, SMALL, SMALL), max_size=5))
+    return CopiedTopic(source, draw(TEXTS), draw(OPTIONAL_TEXTS), partitions_to)
 
 
 POSITIONS = st.builds(SourcePosition, NUMBERS, SMALL, OPTIONAL_TEXTS)
@@ -59,7 +59,7 @@ STORED: st.SearchStrategy[Stored] = st.one_of(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.lists(st.tuples(SMALL, STORED), max_size=20))
 def test_later_records_count(stored: list[tuple[int, Stored]]) -> None:
     state, model = StoredState("odradek.mirror.m"), StoredState("odradek.mirror.m")
@@ -80,7 +80,7 @@ def test_later_records_count(stored: list[tuple[int, Stored]]) -> None:
     assert state == model
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.lists(STORED, max_size=20))
 def test_records_that_compaction_keeps_say_the_same(stored: list[Stored]) -> None:
     every, compacted = StoredState("t"), StoredState("t")
@@ -103,7 +103,7 @@ FIELDS = st.sampled_from(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     KEYS | st.none() | st.binary(max_size=10),
     st.none() | st.binary(max_size=30) | st.dictionaries(FIELDS, JSON).map(lambda fields: json.dumps(fields).encode()),

@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from odradek.client.cluster import Cluster
-from odradek.core.admin import ConfigSource, CreatedTopic, Results
+from odradek.core.admin import ConfigSource
 from odradek.core.backoff import Backoff
-from odradek.errors import BrokerError, NotWritten, Unsupported
+from odradek.errors import BrokerError, NotWritten, OffsetOutOfRange, Unsupported
 from odradek.io.retry import retry
 from odradek.mirror.config import TOPICS, MirrorConfig
-from odradek.mirror.planning import ClusterTopics, PlannedTopic, TargetTopic, chosen_topics
+from odradek.mirror.planning import ClusterTopics, MirrorRefused, PlannedTopic, TargetTopic, chosen_topics, lost_text
 from odradek.mirror.stored import MirrorIdentity, StoredState
 from odradek.types import EARLIEST, LATEST, Position, StartPosition, TopicPartition
 
@@ -25,7 +25,7 @@ TAIL = 64
 """Records at the end of a task's partition in which its progress is looked for first."""
 
 CREATED_WITHIN = 30.0
-"""How long brokers may take until a topic that was made can be used (s)."""
+"""Time that brokers may take until a topic that was made can be used (s)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +135,12 @@ async def _read(
     """Add what is committed. The ends are those of the logs: where a transaction that was left behind is open, what
     comes after it is waited for, until the broker aborts it."""
     until = {partition: ends[partition] for partition in starts}
-    async with cluster.reader(starts, until=until, isolation="read_committed") as reader:
-        async for record in reader:
-            state.add(record.partition.partition, record.key, record.value)
+    try:
+        async with cluster.reader(starts, until=until, isolation="read_committed") as reader:
+            async for record in reader:
+                state.add(record.partition.partition, record.key, record.value)
+    except OffsetOutOfRange as error:
+        raise MirrorRefused(lost_text(state.topic)) from error
 
 
 async def read_progress(config: MirrorConfig, cluster: Cluster, task: int) -> StoredState:
@@ -168,22 +171,21 @@ _NOT_COPIED = ("leader.replication.", "follower.replication.", "message.format.v
 async def create_mirror_topic(config: MirrorConfig, cluster: Cluster) -> None:
     """Make the topic of the mirror, and wait until it can be written to."""
     settings = {"cleanup.policy": "compact"}
-    made = await cluster.admin.create_topics(
-        config.topic, partitions=config.run.tasks, replicas=config.target.replicas, config=settings
-    )
-    _check_made(made)
-    await _wait_for(cluster, config.topic)
+    await _create(config, cluster, config.topic, config.run.tasks, settings)
 
 
-def _check_made(made: Results[str, CreatedTopic]) -> None:
-    """Raise the error of a topic that was not made; one that another process has just made is there."""
-    for error in made.failed.values():
-        if not isinstance(error, BrokerError) or error.name != "TOPIC_ALREADY_EXISTS":
-            raise error
-
-
-async def _wait_for(cluster: Cluster, topic: str) -> None:
-    """Wait until a topic that was made is known where this asks, and its partitions can be written to."""
+async def _create(
+    config: MirrorConfig, cluster: Cluster, topic: str, partitions: int, settings: Mapping[str, str]
+) -> None:
+    """Make a topic, unless another process has just made it, and wait until its partitions can be written to."""
+    replicas = config.target.replicas
+    try:
+        made = await cluster.admin.create_topics({topic: partitions}, replicas=replicas, config=settings)
+    except Unsupported as error:
+        raise MirrorRefused(f"target.replicas: give it a number, which brokers before 2.4 need: {error}") from error
+    for failed in made.failed.values():
+        if not isinstance(failed, BrokerError) or failed.name != "TOPIC_ALREADY_EXISTS":
+            raise failed
 
     async def describe() -> None:
         described = (await cluster.admin.describe_topics(topic)).check()[topic]
@@ -199,11 +201,7 @@ async def create_topics(config: MirrorConfig, clusters: Clusters, planned: Itera
         name = topic.copied.target
         if topic.create is not None:
             settings = await _topic_configs(config, clusters, topic.copied.source)
-            made = await clusters.target.admin.create_topics(
-                {name: topic.create}, replicas=config.target.replicas, config=settings
-            )
-            _check_made(made)
-            await _wait_for(clusters.target, name)
+            await _create(config, clusters.target, name, topic.create, settings)
             log.info("mirror %s: made topic %s with %d partitions", config.name, name, topic.create)
         elif topic.grow is not None:
             (await clusters.target.admin.add_partitions({name: topic.grow})).check()

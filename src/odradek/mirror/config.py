@@ -82,7 +82,7 @@ class ClusterConfig(ConfigTable):
     """A cluster."""
 
     url: Url = Field(repr=False)
-    """as `odradek.connect` takes it"""
+    """URL, for `odradek.connect`"""
     security: Annotated[dict[str, str | bool], AfterValidator(_security)] | None = Field(default=None, repr=False)
     """options of `odradek.Security`; a text `env:NAME` is the value of that environment variable. Without this table
     the variables ODRADEK_SSL_... and ODRADEK_SASL_... count, for both clusters"""
@@ -125,7 +125,7 @@ class TargetConfig(ClusterConfig):
 
 
 class TopicsConfig(ConfigTable):
-    """Which topics are copied, and how."""
+    """The topics that are copied, and rules for that."""
 
     include: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
     """names of topics"""
@@ -179,11 +179,11 @@ class RunConfig(ConfigTable):
     compression: Compression = "none"
     """compression of the records on the target: none, gzip, snappy, lz4, zstd, with a level as in `zstd:9`"""
     refresh_seconds: float = Field(default=30.0, gt=0, le=86400)
-    """how often a run that goes on looks for new topics and partitions (s)"""
+    """pause between two searches for new topics and partitions, in a run that goes on (s)"""
     source_bytes_per_second: Size | None = None
-    """most bytes of keys, values and headers that a run reads from the source in a second; by default no limit"""
+    """rate limit of a run on the source: bytes of keys, values and headers per second; by default there is none"""
     target_bytes_per_second: Size | None = None
-    """most bytes of keys, values and headers that a run writes to the target in a second; by default no limit"""
+    """rate limit of a run on the target: bytes of keys, values and headers per second; by default there is none"""
     max_message_bytes: Size = Field(default=64 * MiB, le=1 << 30)
     """size of the largest message"""
 

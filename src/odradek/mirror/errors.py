@@ -1,4 +1,4 @@
-"""Why a mirror stops copying."""
+"""Errors that end a mirror."""
 
 from __future__ import annotations
 

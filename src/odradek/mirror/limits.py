@@ -6,8 +6,8 @@ __all__ = ["RateLimit"]
 
 
 class RateLimit:
-    """Says how long to wait after each amount, so that all amounts together keep to a rate. What was not used is lost
-    after a second: the rate is kept over any longer time.
+    """A limit that says how long to wait after each amount, so that all amounts together keep to a rate. What was not
+    used is lost after a second: the rate is kept over any longer time.
 
     Args:
         per_second: The rate (1/s); None: no limit.

@@ -1,4 +1,4 @@
-"""Which topics are copied where: pure decisions about what both clusters look like."""
+"""Topics and the destinations they are copied to: pure decisions about what both clusters look like."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ __all__ = [
     "check",
     "check_running",
     "finished_text",
+    "lost_text",
     "plan_topics",
 ]
 
@@ -58,7 +59,7 @@ class TargetTopic:
 
 @dataclass(frozen=True, slots=True)
 class ClusterTopics:
-    """What both clusters look like.
+    """Topics and ids of both clusters.
 
     Args:
         identity: The clusters.
@@ -134,6 +135,11 @@ def check_running(
 def finished_text(config: MirrorConfig) -> str:
     """Return why a mirror that is finished does not copy."""
     return f"the mirror {config.name!r} is finished, and copies nothing any more: give this one another name"
+
+
+def lost_text(topic: str) -> str:
+    """Return why a mirror cannot go on whose own topic is not the one that it wrote to."""
+    return f"{topic} was deleted on the target, or made again: give this mirror another name"
 
 
 def _of_clusters(config: MirrorConfig, state: StoredState, topics: ClusterTopics) -> list[str]:
@@ -229,18 +235,18 @@ def plan_topics(config: MirrorConfig, state: StoredState, topics: ClusterTopics,
     for name, partitions in topics.source.items():
         target_name = config.topics.target_name(name)
         target, known = topics.target.get(target_name), state.topics.get(name)
-        places = dict(known.partitions) if known is not None else {}
-        for partition in sorted(set(partitions) - places.keys(), key=by_broker):
+        destinations = dict(known.partitions) if known is not None else {}
+        for partition in sorted(set(partitions) - destinations.keys(), key=by_broker):
             task = min(range(tasks), key=lambda number: (load[number], number))
             load[task] += 1
-            places[partition] = Destination(_place(partition, places), task)
-        count = 1 + max((to.partition for to in places.values()), default=0)
-        copied = CopiedTopic(name, target_name, None if target is None else target.topic_id, places)
+            destinations[partition] = Destination(_number_on_target(partition, destinations), task)
+        count = 1 + max((to.partition for to in destinations.values()), default=0)
+        copied = CopiedTopic(name, target_name, None if target is None else target.topic_id, destinations)
         grow = count if target is not None and count > target.partitions else None
         planned.append(PlannedTopic(copied, count if target is None else None, grow))
     return planned
 
 
-def _place(partition: TopicPartition, places: Mapping[TopicPartition, Destination]) -> int:
+def _number_on_target(partition: TopicPartition, destinations: Mapping[TopicPartition, Destination]) -> int:
     """Return the number of a partition on the target: its own; of one of a 0.7 broker, the next that is free."""
-    return partition.partition if partition.broker < 0 else len(places)
+    return partition.partition if partition.broker < 0 else len(destinations)

@@ -16,7 +16,7 @@ __all__ = ["Origin", "refused_record", "rows_of"]
 
 
 class Origin(NamedTuple):
-    """Where records come from, for headers.
+    """The origin of records, for headers.
 
     Args:
         cluster: Id of the source.

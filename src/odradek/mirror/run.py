@@ -25,7 +25,15 @@ from odradek.mirror.clusters import (
 )
 from odradek.mirror.config import MirrorConfig
 from odradek.mirror.limits import RateLimit
-from odradek.mirror.planning import ClusterTopics, MirrorRefused, PlannedTopic, check, check_running, plan_topics
+from odradek.mirror.planning import (
+    ClusterTopics,
+    MirrorRefused,
+    PlannedTopic,
+    check,
+    check_running,
+    lost_text,
+    plan_topics,
+)
 from odradek.mirror.stored import CopiedTopic, Finished, Stored, StoredState, stored_records
 from odradek.mirror.task import CopiedRecords, LostRange, MirrorTask, TaskSettings
 from odradek.types import Position, TopicPartition
@@ -37,7 +45,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MirrorPlan:
-    """What a run would do.
+    """Everything that a run would do.
 
     Args:
         topics: What goes where.
@@ -52,7 +60,7 @@ class MirrorPlan:
 
 @dataclass(slots=True)
 class MirrorResult:
-    """What a run has done.
+    """The outcome of a run.
 
     Args:
         records: Source partition -> how many records were committed.
@@ -171,7 +179,7 @@ class _Tasks:
         async with anyio.create_task_group() as group:
             self._add(copied, group)
             if follow:
-                group.start_soon(self._run, group, self._look_for_new_topics, group)
+                group.start_soon(self._run, group, self._follow_topics, group)
         if self._errors:
             raise self._errors[0]
 
@@ -192,7 +200,7 @@ class _Tasks:
                 self._tasks[number] = MirrorTask(self._settings, number, copied)
                 group.start_soon(self._run, group, self._tasks[number].run)
 
-    async def _look_for_new_topics(self, group: TaskGroup) -> None:
+    async def _follow_topics(self, group: TaskGroup) -> None:
         while True:
             await anyio.sleep(self._config.run.refresh_seconds)
             try:
@@ -208,9 +216,7 @@ class _Tasks:
         topics = await survey(config, clusters)
         state, _ = await read_state(config, clusters.target, whole=False)
         if state.identity is None:
-            raise MirrorRefused(
-                f"{config.topic} was deleted on the target, or made again: give this mirror another name"
-            )
+            raise MirrorRefused(lost_text(config.topic))
         taken, refused = check_running(config, state, topics)
         for text in refused:
             if text not in self._refused:

@@ -1,4 +1,4 @@
-"""How far a mirror is."""
+"""The state of a mirror: positions, lag and age."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from odradek.types import EARLIEST, KiB, Position, TopicPartition
 __all__ = ["MirrorStatus", "PartitionStatus", "status", "status_open"]
 
 OLDEST_WITHIN_S = 10.0
-"""How long to wait for the oldest record that is not copied, to know its time (s)."""
+"""Time limit for reading the oldest record that is not copied, whose age is wanted (s)."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """How far a partition is.
+    """The state of one partition.
 
     Args:
         source: The partition on the source.
@@ -51,7 +51,7 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class MirrorStatus:
-    """How far a mirror is.
+    """The state of a mirror.
 
     Args:
         name: Its name.
@@ -91,13 +91,13 @@ async def status_open(config: MirrorConfig, clusters: Clusters) -> MirrorStatus:
     for ending in await gather(lambda task: read_progress(config, clusters.target, task), range(tasks)):
         state.progress.update(ending.progress)
     ends = await _ends(config, clusters.source, state)
-    places = [(partition, topic) for topic in state.topics.values() for partition in topic.partitions]
+    copied = [(partition, topic) for topic in state.topics.values() for partition in topic.partitions]
 
-    async def one(place: tuple[TopicPartition, CopiedTopic]) -> PartitionStatus:
-        return await _partition(config, clusters.source, state, ends, *place)
+    async def one(item: tuple[TopicPartition, CopiedTopic]) -> PartitionStatus:
+        return await _partition(config, clusters.source, state, ends, *item)
 
     unit, finished = clusters.source.driver.logs.unit.name, None if state.finished is None else state.finished.at
-    return MirrorStatus(config.name, unit, finished, tuple(await gather(one, places)))
+    return MirrorStatus(config.name, unit, finished, tuple(await gather(one, copied)))
 
 
 async def _ends(config: MirrorConfig, source: Cluster, state: StoredState) -> Mapping[TopicPartition, tuple[int, int]]:

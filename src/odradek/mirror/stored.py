@@ -1,4 +1,4 @@
-"""What a mirror stores in its topic on the target: which partitions are copied where, how far, and an index.
+"""Records of a mirror in its topic on the target: which partitions are copied where, how far, and an index.
 
 The topic is compacted, and has a partition for each task. Keys are texts, values JSON:
 
@@ -87,7 +87,7 @@ class Run(NamedTuple):
 
 
 class PartitionProgress(NamedTuple):
-    """How far a partition is.
+    """The progress of a partition.
 
     Args:
         next: What is copied next.
@@ -101,7 +101,7 @@ class PartitionProgress(NamedTuple):
 
 
 class Destination(NamedTuple):
-    """Where the records of a source partition go.
+    """The partition that records of a source partition go to.
 
     Args:
         partition: Number of the partition on the target.
@@ -127,7 +127,7 @@ class MirrorIdentity:
 
 @dataclass(frozen=True, slots=True)
 class CopiedTopic:
-    """Where the partitions of a topic of the source go.
+    """A topic of the source, and where its partitions go.
 
     Args:
         source: Its name on the source.
@@ -144,7 +144,7 @@ class CopiedTopic:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the partitions of a task are.
+    """The progress of all partitions of a task.
 
     Args:
         at: When it was written (ms since the epoch).
@@ -157,7 +157,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """Where records of one partition that were committed together are on the target.
+    """Records of one partition that were committed together, and where they are on the target.
 
     Args:
         source: The partition on the source.
@@ -234,7 +234,7 @@ def _progress_row(partition: TopicPartition, progress: PartitionProgress) -> lis
 
 @dataclass(slots=True)
 class StoredState:
-    """What records of the topic say; later ones count. `add` takes them in the order of each partition.
+    """Everything that records of the topic say; later ones count. `add` takes them in the order of each partition.
 
     Args:
         topic: The topic of the mirror, for errors.

@@ -99,7 +99,7 @@ class LostRange:
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """What all tasks of a run share.
+    """Settings that all tasks of a run share.
 
     Args:
         config: The file.
@@ -246,11 +246,11 @@ class MirrorTask:
         if state.finished is not None:
             raise MirrorRefused(finished_text(self._config))
         stored = state.progress.get(self._number)
-        found = {} if stored is None else dict(stored.partitions)
+        newest = {} if stored is None else dict(stored.partitions)
         for partition, known in self._progress.items():
-            if partition not in found or found[partition].records < known.records:
+            if partition not in newest or newest[partition].records < known.records:
                 raise ProgressLost(self._config.topic, partition, known.records)
-        self._progress = found
+        self._progress = newest
 
     async def _skip_deleted(self) -> bool:
         """Continue at the oldest records that there are, where the next ones were deleted; return True if any were.
