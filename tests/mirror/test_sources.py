@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -225,6 +226,10 @@ def new(any_kafka: KafkaBroker) -> Pair:
     topic = f"orders{uuid4().hex[:8]}"
     any_kafka.create_topic(topic, partitions=3)
     anyio.run(write_new, f"kafka://{any_kafka.bootstrap}", topic)
+    ids = [any_kafka.data_dir / f"{topic}-{number}" / "partition.metadata" for number in range(3)]
+    until = time.monotonic() + 60
+    while not all(file.exists() for file in ids) and time.monotonic() < until:  # which the broker writes by and by
+        time.sleep(0.01)
     return Pair(f"kafka://{any_kafka.bootstrap}", topic, Directory(str(any_kafka.data_dir)))
 
 
