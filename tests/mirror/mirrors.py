@@ -9,6 +9,7 @@ from typing import Any
 from odradek.core.interfaces import ProducerRecord
 from odradek.mirror.clusters import Clusters
 from odradek.mirror.config import MirrorConfig
+from odradek.mirror.sources import ClusterSource
 from odradek.testing import MemoryCluster
 from odradek.types import TopicPartition
 
@@ -34,7 +35,7 @@ def config_of(
 async def opened(source: MemoryCluster, target: MemoryCluster) -> AsyncIterator[Clusters]:
     """Connect to both."""
     async with source.connect() as old, target.connect() as new:
-        yield Clusters(old, new)
+        yield Clusters(ClusterSource(old, "kafka://source"), new)
 
 
 def records(cluster: MemoryCluster, topic: str) -> dict[int, list[ProducerRecord]]:

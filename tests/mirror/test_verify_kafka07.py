@@ -55,16 +55,12 @@ def config(
     broker: Kafka07Broker, target: MemoryCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> MirrorConfig:
     """A mirror of a topic of the test's own."""
-    connect, identity = ClusterConfig.connect, clusters._identity
+    connect = ClusterConfig.connect
 
     def connected(config: ClusterConfig) -> Cluster:
         return target.connect() if config.url == TARGET else connect(config)
 
-    async def identified(cluster: Cluster, url: str) -> str:
-        return url if url == TARGET else await identity(cluster, url)
-
     monkeypatch.setattr(ClusterConfig, "connect", connected)
-    monkeypatch.setattr(clusters, "_identity", identified)
     monkeypatch.setattr(verify_partition, "CHUNK_RECORDS", 1)
     text = FILE.format(topics="").replace("kafka://source:9092", _url(broker)).replace("orders", tmp_path.name)
     (tmp_path / "mirror.toml").write_text(text)

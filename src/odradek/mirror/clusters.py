@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from odradek.client.cluster import Cluster
-from odradek.core.admin import ConfigSource
 from odradek.core.backoff import Backoff
 from odradek.errors import BrokerError, NotWritten, OffsetOutOfRange, Unsupported
 from odradek.io.retry import retry
 from odradek.mirror.config import TOPICS, MirrorConfig
+from odradek.mirror.directories import DirectorySource
 from odradek.mirror.planning import ClusterTopics, MirrorRefused, PlannedTopic, TargetTopic, chosen_topics, lost_text
+from odradek.mirror.sources import ClusterSource, MirrorSource
 from odradek.mirror.stored import MirrorIdentity, StoredState
 from odradek.types import EARLIEST, LATEST, Position, StartPosition, TopicPartition
 
@@ -32,15 +33,24 @@ CREATED_WITHIN = 30.0
 class Clusters:
     """Both clusters, open."""
 
-    source: Cluster
+    source: MirrorSource
     target: Cluster
 
 
 @asynccontextmanager
 async def open_clusters(config: MirrorConfig) -> AsyncIterator[Clusters]:
     """Connect to both clusters. Raises Unreachable, ZooKeeperError or ConfigError: one of them cannot be reached."""
-    async with config.source.connect() as source, config.target.connect() as target:
+    async with _open_source(config) as source, config.target.connect() as target:
         yield Clusters(source, target)
+
+
+@asynccontextmanager
+async def _open_source(config: MirrorConfig) -> AsyncIterator[MirrorSource]:
+    if config.source.logs is not None:
+        yield DirectorySource(config.source.directories, over_gaps=config.topics.lost == "continue")
+        return
+    async with config.source.connect() as cluster:
+        yield ClusterSource(cluster, config.source.url)
 
 
 # ---- what they look like -------------------------------------------------------------------------------------
@@ -48,7 +58,7 @@ async def open_clusters(config: MirrorConfig) -> AsyncIterator[Clusters]:
 
 async def survey(config: MirrorConfig, clusters: Clusters) -> ClusterTopics:
     """Return what both clusters look like. Raises OdradekError: a broker did not answer. Cancellation: safe."""
-    listed = await _listed(clusters.source)
+    listed = await clusters.source.listed()
     names = chosen_topics(config, config.topics.include if listed is None else listed)
     every = {name: await clusters.source.partitions(name) for name in names}
     source = {name: partitions for name, partitions in every.items() if partitions}
@@ -56,19 +66,12 @@ async def survey(config: MirrorConfig, clusters: Clusters) -> ClusterTopics:
     on_target = await clusters.target.topics()
     for name in {config.topics.target_name(name) for name in source} & on_target:
         target[name] = await _target_topic(clusters.target, name)
-    identity = MirrorIdentity(
-        await _identity(clusters.source, config.source.url), await _identity(clusters.target, config.target.url)
-    )
-    return ClusterTopics(identity, source, target, await _mirrors(clusters.source, listed or ()))
-
-
-async def _listed(source: Cluster) -> frozenset[str] | None:
-    """Return the topics of the source as they are now; None where it cannot list them (0.7 without ZooKeeper)."""
-    try:
-        return await source.topics()
-    except Unsupported:
-        await source.driver.metadata.refresh()
-        return None
+    on_target_side = ClusterSource(clusters.target, config.target.url)
+    identity = MirrorIdentity(await clusters.source.identity(), await on_target_side.identity())
+    mirrors = {}
+    if isinstance(clusters.source, ClusterSource):  # nothing copies to directories
+        mirrors = await _mirrors(clusters.source.cluster, listed or ())
+    return ClusterTopics(identity, source, target, mirrors)
 
 
 async def _mirrors(source: Cluster, topics: Iterable[str]) -> dict[str, StoredState]:
@@ -82,18 +85,6 @@ async def _target_topic(cluster: Cluster, name: str) -> TargetTopic:
     last = await cluster.positions(name, LATEST)
     described = (await cluster.admin.describe_topics(name)).check()[name]
     return TargetTopic(described.topic_id, len(described.partitions), sum(last.values()) - sum(first.values()))
-
-
-async def _identity(cluster: Cluster, url: str) -> str:
-    """Return the id of a cluster; where brokers have none (before 0.10.1), its URL without a user."""
-    described = (await cluster.admin.describe_cluster()).cluster_id
-    if described is not None:
-        return described
-    scheme, _, rest = url.partition("://")
-    servers, slash, chroot = rest.partition("/")
-    if scheme == "kafka07+zk":
-        servers = servers.rpartition("@")[2]
-    return f"{scheme.partition('+')[0]}://{','.join(sorted(servers.split(',')))}{slash}{chroot}"
 
 
 # ---- the topic of the mirror ---------------------------------------------------------------------------------
@@ -211,9 +202,8 @@ async def create_topics(config: MirrorConfig, clusters: Clusters, planned: Itera
 async def _topic_configs(config: MirrorConfig, clusters: Clusters, topic: str) -> dict[str, str]:
     """Return what was configured for a topic of the source, and what the target knows of that."""
     try:
-        entries = (await clusters.source.admin.describe_topic_configs(topic)).check()[topic]
+        own = await clusters.source.topic_configs(topic)
         known = (await clusters.target.admin.describe_topic_configs(config.topic)).check()[config.topic]
     except Unsupported:  # before 0.11
         return {}
-    own = {e.name: e.value for e in entries.values() if e.source is ConfigSource.TOPIC and e.value is not None}
     return {name: value for name, value in own.items() if name in known and not name.startswith(_NOT_COPIED)}

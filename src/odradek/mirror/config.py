@@ -19,7 +19,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
 from odradek import arguments
 from odradek.client.cluster import Cluster
@@ -27,6 +27,7 @@ from odradek.client.connect import connect
 from odradek.client.options import Compression
 from odradek.config_file import ConfigFile, ConfigFileError, ConfigTable, read
 from odradek.io.security import Security
+from odradek.ranges.request import Directory, parse_directory
 from odradek.types import MiB
 
 __all__ = ["TOPICS", "MirrorConfig", "MirrorFileError", "RunConfig", "TopicsConfig", "load"]
@@ -58,6 +59,15 @@ def _security(options: dict[str, Any]) -> dict[str, Any]:
     if unknown := sorted(options.keys() - _SECURITY_OPTIONS):
         raise ValueError(f"there is no option {unknown[0]}; known here: {', '.join(sorted(_SECURITY_OPTIONS))}")
     return options
+
+
+def _log_directory(text: str, info: ValidationInfo) -> str:
+    directory = parse_directory(text)
+    if directory is None:
+        raise ValueError("a log directory is [id@]path")
+    folder = Path((info.context or {}).get("folder", "."))
+    broker = f"{directory.broker}@" if directory.broker >= 0 else ""
+    return broker + str((folder / directory.path).absolute())
 
 
 def _regular_expression(text: str) -> str:
@@ -109,6 +119,31 @@ def _value(name: str, value: str | bool) -> Any:
     if variable not in os.environ:
         raise ValueError(f"security.{name}: the environment has no variable {variable}")
     return os.environ[variable]
+
+
+class SourceConfig(ClusterConfig):
+    """The cluster that is copied, or what is left of it."""
+
+    url: Url = Field(default="", repr=False)
+    """as `odradek.connect` takes it"""
+    logs: list[Annotated[str, AfterValidator(_log_directory)]] | None = Field(default=None, min_length=1)
+    """instead of it: log directories of a cluster that does not start, of any release, those of 0.7 with the ids of
+    their brokers, as in `2@/data/kafka`; patterns such as `/data*/kafka` are allowed"""
+
+    @model_validator(mode="after")
+    def _connects(self) -> Self:
+        if bool(self.url) == bool(self.logs):
+            raise ValueError("give exactly one of url and logs")
+        if self.url:
+            self.connect()  # which opens nothing
+        elif self.security is not None:
+            raise ValueError("security is of clusters: logs are files")
+        return self
+
+    @property
+    def directories(self) -> tuple[Directory, ...]:
+        """The log directories; none if the source is a cluster."""
+        return tuple(filter(None, map(parse_directory, self.logs or ())))
 
 
 class TargetConfig(ClusterConfig):
@@ -193,7 +228,7 @@ class MirrorConfig(ConfigFile):
 
     name: str = Field(pattern=r"^[A-Za-z0-9._-]{1,100}$")
     """name of the mirror: its topic on the target is `odradek.mirror.NAME`, which says how far it is"""
-    source: ClusterConfig
+    source: SourceConfig
     target: TargetConfig
     topics: TopicsConfig
     run: RunConfig = RunConfig()

@@ -88,6 +88,7 @@ class DirectorySource:
         *,
         read_committed: bool,
         max_message_bytes: int,
+        read_ahead_bytes: int | None = None,
     ) -> AsyncIterator[SourceBatches]:
         """Return the records, to be used as `async with`. Raises ConfigError: no directory has a partition."""
         logs = await self._in_thread(self._chosen, starts)

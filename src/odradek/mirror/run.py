@@ -34,6 +34,7 @@ from odradek.mirror.planning import (
     lost_text,
     plan_topics,
 )
+from odradek.mirror.sources import MirrorSource
 from odradek.mirror.stored import CopiedTopic, Finished, Stored, StoredState, stored_records
 from odradek.mirror.task import CopiedRecords, LostRange, MirrorTask, TaskSettings
 from odradek.types import Position, TopicPartition
@@ -301,12 +302,12 @@ async def _deciding(
 
 
 async def _ends(
-    config: MirrorConfig, source: Cluster, copied: Iterable[CopiedTopic]
+    config: MirrorConfig, source: MirrorSource, copied: Iterable[CopiedTopic]
 ) -> Mapping[TopicPartition, Position]:
     """Return where the logs end now, for readers of the isolation that is asked for."""
     partitions = [p for topic in copied for p in topic.partitions]
     committed = config.topics.isolation == "read_committed"
-    extents = await source.driver.logs.extents(partitions, read_committed=committed)
+    extents = await source.extents(partitions, read_committed=committed)
     return {partition: Position(extent.latest) for partition, extent in extents.items()}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from odradek.batch import Batch
 from odradek.client.cluster import Cluster
@@ -72,6 +72,7 @@ class MirrorSource(Protocol):
         *,
         read_committed: bool,
         max_message_bytes: int,
+        read_ahead_bytes: int | None = None,
     ) -> AbstractAsyncContextManager[SourceBatches]:
         """Return the records of some partitions, to be used as `async with`.
 
@@ -81,6 +82,7 @@ class MirrorSource(Protocol):
                 still grow.
             read_committed: Leave out records of transactions that were not committed.
             max_message_bytes: Size of the largest message of a cluster.
+            read_ahead_bytes: Memory that records of a cluster take before they are returned; None: as readers do.
         """
 
 
@@ -133,7 +135,9 @@ class ClusterSource:
         *,
         read_committed: bool,
         max_message_bytes: int,
+        read_ahead_bytes: int | None = None,
     ) -> AsyncIterator[SourceBatches]:
+        options: Any = {} if read_ahead_bytes is None else {"read_ahead_bytes": read_ahead_bytes}
         first: dict[TopicPartition, StartPosition] = dict.fromkeys(starts, EARLIEST)
         async with self.cluster.reader(
             first,
@@ -142,11 +146,12 @@ class ClusterSource:
             isolation="read_committed" if read_committed else "read_uncommitted",
             reset="fail",
             max_message_bytes=max_message_bytes,
+            **options,
         ) as reader:
-            yield _ReaderBatches(reader)
+            yield ReaderBatches(reader)
 
 
-class _ReaderBatches:
+class ReaderBatches:
     """What a reader returns."""
 
     def __init__(self, reader: Reader) -> None:

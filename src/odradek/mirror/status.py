@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import anyio
 
-from odradek.client.cluster import Cluster
+from odradek.core.interfaces import BYTES
 from odradek.io.gather import gather
-from odradek.mirror.bookmarks import bookmark_of
 from odradek.mirror.clusters import Clusters, open_clusters, read_progress, read_state
 from odradek.mirror.config import MirrorConfig
+from odradek.mirror.sources import MirrorSource
 from odradek.mirror.stored import CopiedTopic, PartitionProgress, StoredState
-from odradek.types import EARLIEST, KiB, Position, TopicPartition
+from odradek.types import Position, TopicPartition
 
 __all__ = ["MirrorStatus", "PartitionStatus", "status", "status_open"]
 
@@ -96,23 +96,25 @@ async def status_open(config: MirrorConfig, clusters: Clusters) -> MirrorStatus:
     async def one(item: tuple[TopicPartition, CopiedTopic]) -> PartitionStatus:
         return await _partition(config, clusters.source, state, ends, *item)
 
-    unit, finished = clusters.source.driver.logs.unit.name, None if state.finished is None else state.finished.at
+    unit, finished = clusters.source.unit.name, None if state.finished is None else state.finished.at
     return MirrorStatus(config.name, unit, finished, tuple(await gather(one, copied)))
 
 
-async def _ends(config: MirrorConfig, source: Cluster, state: StoredState) -> Mapping[TopicPartition, tuple[int, int]]:
+async def _ends(
+    config: MirrorConfig, source: MirrorSource, state: StoredState
+) -> Mapping[TopicPartition, tuple[int, int]]:
     """Return where the logs of the source begin and end."""
     for topic in state.topics:
         await source.partitions(topic)
     partitions = [partition for topic in state.topics.values() for partition in topic.partitions]
     committed = config.topics.isolation == "read_committed"
-    extents = await source.driver.logs.extents(partitions, read_committed=committed)
+    extents = await source.extents(partitions, read_committed=committed)
     return {partition: (extent.earliest, extent.latest) for partition, extent in extents.items()}
 
 
 async def _partition(
     config: MirrorConfig,
-    source: Cluster,
+    source: MirrorSource,
     state: StoredState,
     ends: Mapping[TopicPartition, tuple[int, int]],
     partition: TopicPartition,
@@ -130,27 +132,31 @@ async def _partition(
         None if known is None else known.next.position,
         end,
         lag,
-        await _age(config, source, partition, known, end) if lag else None if lag is None else 0.0,
+        await _age(config, source, partition, known, first, end) if lag else None if lag is None else 0.0,
         None if progress is None else progress.at,
     )
 
 
 async def _age(
-    config: MirrorConfig, source: Cluster, partition: TopicPartition, known: PartitionProgress | None, end: int | None
+    config: MirrorConfig,
+    source: MirrorSource,
+    partition: TopicPartition,
+    known: PartitionProgress | None,
+    first: int,
+    end: int | None,
 ) -> float | None:
     """Return the age of the oldest record that was not copied (s), or None."""
-    if source.driver.logs.values_only or end is None:
+    if source.unit is BYTES or end is None:
         return None
-    reader = source.reader(
-        {partition: EARLIEST},
-        start=bookmark_of({} if known is None else {partition: known.next}),
-        until={partition: Position(end)},
-        isolation=config.topics.isolation,
-        reset=EARLIEST,
-        read_ahead_bytes=64 * KiB,
-    )
+    start = None if known is None or known.next.position < first else known.next
     with anyio.move_on_after(OLDEST_WITHIN_S):
-        async with reader:
-            async for record in reader:
-                return None if record.timestamp is None else max(0.0, time.time() - record.timestamp / 1000)
+        async with source.open(
+            {partition: start},
+            {partition: Position(end)},
+            read_committed=config.topics.isolation == "read_committed",
+            max_message_bytes=config.run.max_message_bytes,
+        ) as batches:
+            batch = await batches.next_batch()
+            times = None if batch is None else batch.columns.timestamps
+            return None if times is None or times[0] < 0 else max(0.0, time.time() - times[0] / 1000)
     return None

@@ -19,12 +19,10 @@ from typing import Any
 import anyio
 
 from odradek.batch import Batch
-from odradek.client.consumer.reader import Reader
-from odradek.client.consumer.streams import Batches
 from odradek.client.producer.producer import Producer
 from odradek.client.producer.results import Acks
 from odradek.core.backoff import Backoff
-from odradek.core.interfaces import ProducerRecord
+from odradek.core.interfaces import RECORDS, ProducerRecord
 from odradek.errors import (
     CommitOutcomeUnknown,
     DeliveryError,
@@ -35,7 +33,6 @@ from odradek.errors import (
 )
 from odradek.io.gather import gather
 from odradek.io.retry import retry
-from odradek.mirror.bookmarks import bookmark_of, positions_of
 from odradek.mirror.clusters import Clusters, read_progress
 from odradek.mirror.config import MirrorConfig
 from odradek.mirror.errors import LostRecords, ProgressLost, SourceChanged
@@ -43,6 +40,7 @@ from odradek.mirror.index import runs_of
 from odradek.mirror.limits import RateLimit
 from odradek.mirror.planning import MirrorRefused, finished_text
 from odradek.mirror.rows import Origin, refused_record, rows_of
+from odradek.mirror.sources import SourceBatches
 from odradek.mirror.stored import (
     CopiedTopic,
     IndexEntry,
@@ -52,7 +50,7 @@ from odradek.mirror.stored import (
     Stored,
     stored_records,
 )
-from odradek.types import EARLIEST, Columns, Position, StartPosition, TopicPartition
+from odradek.types import Columns, Position, TopicPartition
 
 __all__ = ["CopiedRecords", "LostRange", "MirrorTask", "TaskSettings"]
 
@@ -161,7 +159,7 @@ class MirrorTask:
         self.add(topics)
         ends = settings.ends
         self._ends = None if ends is None else {p: at for p, at in ends.items() if p in self._destinations}
-        self._offsets = self._clusters.source.driver.logs.unit.name == "records"
+        self._offsets = self._clusters.source.unit is RECORDS
         self._progress: dict[TopicPartition, PartitionProgress] = {}
         self._open_since: float | None = None
 
@@ -258,7 +256,8 @@ class MirrorTask:
         Raises:
             LostRecords: The file does not allow it.
         """
-        extents = await self._clusters.source.driver.logs.extents(self._progress.keys() & self._destinations.keys())
+        copied = self._progress.keys() & self._destinations.keys()
+        extents = await self._clusters.source.extents(copied, read_committed=False)
         lost = []
         for partition, extent in extents.items():
             known = self._progress[partition]
@@ -279,48 +278,44 @@ class MirrorTask:
         """Copy with one reader; return True if all ends are reached, False if another reader has to be made."""
         self._has_new = False
         try:
-            async with self._reader() as reader:
-                return await self._copy(reader, producer)
+            async with self._open() as batches:
+                return await self._copy(batches, producer)
         except OffsetOutOfRange as error:
             begun = self._destinations.keys() <= self._progress.keys()
             if type(error) is OffsetOutOfRange and (await self._skip_deleted() or not begun):
                 return False
             raise SourceChanged(self._config.name, error) from error
 
-    def _reader(self) -> Reader:
-        starts: dict[TopicPartition, StartPosition] = dict.fromkeys(self._destinations, EARLIEST)
-        return self._clusters.source.reader(
-            starts,
-            start=bookmark_of({p: at.next for p, at in self._progress.items() if p in starts}),
-            until=self._ends,
-            isolation=self._config.topics.isolation,
-            reset="fail",
+    def _open(self) -> AbstractAsyncContextManager[SourceBatches]:
+        return self._clusters.source.open(
+            {p: self._progress[p].next if p in self._progress else None for p in self._destinations},
+            self._ends,
+            read_committed=self._config.topics.isolation == "read_committed",
             max_message_bytes=self._config.run.max_message_bytes,
         )
 
-    async def _copy(self, reader: Reader, producer: Producer) -> bool:
-        batches = reader.batches()
+    async def _copy(self, batches: SourceBatches, producer: Producer) -> bool:
         ended = False
         while not (ended or self._has_new):
             gathered = _Gathered()
             ended = await self._gather(batches, gathered)
-            following = self._following(reader, gathered, ended=ended)
+            following = self._following(batches, gathered, ended=ended)
             if gathered.parts or (ended and following != self._progress):
                 await self._commit(producer, gathered, following)
             if gathered.error is not None:
                 raise gathered.error
         return ended
 
-    async def _gather(self, batches: Batches[Batch], gathered: _Gathered) -> bool:
+    async def _gather(self, batches: SourceBatches, gathered: _Gathered) -> bool:
         """Take the batches of one transaction; return True if no more will come."""
         until = math.inf  # the first one may take any time
         while gathered.bytes < self._config.run.transaction_bytes and not self._has_new:
             batch = None
             try:
                 with anyio.CancelScope(deadline=until) as self._waiting:
-                    batch = await anext(batches)
-            except StopAsyncIteration:
-                return True
+                    batch = await batches.next_batch()
+                    if batch is None:
+                        return True
             except OdradekError as error:
                 gathered.error = error
                 return False
@@ -334,11 +329,11 @@ class MirrorTask:
         return False
 
     def _following(
-        self, reader: Reader, gathered: _Gathered, *, ended: bool
+        self, batches: SourceBatches, gathered: _Gathered, *, ended: bool
     ) -> dict[TopicPartition, PartitionProgress]:
         """Return how far all partitions are once the records are committed."""
         following = dict(self._progress)
-        for partition, at in positions_of(reader.bookmark()).items():
+        for partition, at in batches.positions().items():
             known = following.get(partition, PartitionProgress(at))
             records = sum(map(len, gathered.parts.get(partition, ())))
             following[partition] = known._replace(next=at, records=known.records + records)
@@ -382,7 +377,9 @@ class MirrorTask:
             partition, parts = item
             target = self._destinations[partition]
             origin = Origin(self._settings.source, partition) if headers else None
-            rows = chain.from_iterable(rows_of(part, origin) for part in parts)
+            rows: Any = chain.from_iterable(rows_of(part, origin) for part in parts)
+            if origin is None:
+                rows = Batch(partition, Columns.concat(parts))  # without an object for each record
             acks = await producer.send_many(target.topic, rows, partition=target.partition)
             for failed in acks.failed:
                 raise refused_record(partition, parts, failed, origin)

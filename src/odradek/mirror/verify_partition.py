@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -17,13 +17,10 @@ from typing import Any, NamedTuple
 import anyio
 
 from odradek.batch import Batch
-from odradek.client.cluster import Cluster
-from odradek.client.consumer.reader import Reader
 from odradek.core.backoff import Backoff
-from odradek.core.interfaces import Extent
-from odradek.errors import OdradekError, OffsetOutOfRange, TransportError, Unsupported
+from odradek.core.interfaces import RECORDS, Extent, Extents
+from odradek.errors import OdradekError, OffsetOutOfRange, TransportError
 from odradek.io.retry import retry
-from odradek.mirror.bookmarks import bookmark_of
 from odradek.mirror.clusters import Clusters
 from odradek.mirror.comparing import (
     Chunk,
@@ -39,8 +36,9 @@ from odradek.mirror.comparing import (
     without_origin,
 )
 from odradek.mirror.config import MirrorConfig
+from odradek.mirror.sources import ClusterSource, ReaderBatches, SourceBatches
 from odradek.mirror.stored import IndexEntry, SourcePosition
-from odradek.types import EARLIEST, Columns, MiB, Position, Record, TopicPartition
+from odradek.types import Columns, MiB, Position, Record, TopicPartition
 
 __all__ = ["Difference", "PartitionComparison", "VerifiedPartition"]
 
@@ -156,7 +154,7 @@ class PartitionComparison:
     ) -> None:
         self._config, self._clusters, self._result, self._noted = config, clusters, result, noted
         self._entries = entries
-        self._offsets = clusters.source.driver.logs.unit.name == "records"
+        self._offsets = clusters.source.unit is RECORDS
         self._earliest: tuple[int, int] | None = None
         self._out_of_range: OffsetOutOfRange | None = None
 
@@ -201,11 +199,12 @@ class PartitionComparison:
         committed = self._config.topics.isolation == "read_committed"
         copied = max((run.offset + run.records for run in self._entries[-1].runs), default=0) if self._entries else 0
         while True:
-            source = await _extent(self._clusters.source, self._result.source, read_committed=committed)
-            target = await _extent(self._clusters.target, self._result.target, read_committed=False)
-            complete = source.latest >= self._result.end.position and target.latest >= copied
+            source = await self._clusters.source.extents([self._result.source], read_committed=committed)
+            target = await self._clusters.target.driver.logs.extents([self._result.target])
+            extents = _Extents(_served(source, self._result.source), _served(target, self._result.target))
+            complete = extents.source.latest >= self._result.end.position and extents.target.latest >= copied
             if complete or time.monotonic() >= until:
-                return _Extents(source, target)
+                return extents
             await anyio.sleep(0.2)
 
     def _chunks(self, extents: _Extents) -> list[Chunk]:
@@ -238,21 +237,17 @@ class PartitionComparison:
         offset = Position(max(first.offset, target.earliest))
         until = Position(max(offset, min(last.until, target.latest)))
         async with (
-            self._clusters.source.reader(
-                {result.source: EARLIEST},
-                start=self._bookmark(first.start),
-                until=self._bookmark(min(last.end, MessagePosition(source.latest))),
-                isolation=config.topics.isolation,
+            self._clusters.source.open(
+                {result.source: SourcePosition(*first.start, result.end.topic_id)},
+                {result.source: Position(source.latest)},
+                read_committed=config.topics.isolation == "read_committed",
                 **options,
             ) as of_source,
             self._clusters.target.reader(
                 {result.target: offset}, until={result.target: until}, isolation="read_committed", **options
             ) as of_target,
         ):
-            yield _Sides(_Rows(of_source), _Rows(of_target))
-
-    def _bookmark(self, position: MessagePosition) -> str:
-        return bookmark_of({self._result.source: SourcePosition(*position, self._result.end.topic_id)})
+            yield _Sides(_Rows(of_source), _Rows(ReaderBatches(of_target)))
 
     def _copied(self, columns: Columns, chunk: Chunk) -> Iterator[tuple[bool, Columns]]:
         """Yield rows of the target as they were on the source (True), and those of other producers (False)."""
@@ -311,8 +306,9 @@ class PartitionComparison:
         """Return which sides may have removed records from the middle of their logs, where the index says which."""
         if not self._offsets:
             return _CompactedSides(source=False, target=False)
-        target = await _is_compacted(self._clusters.target, self._result.target.topic)
-        source = await _is_compacted(self._clusters.source, self._result.source.topic)
+        on_target = ClusterSource(self._clusters.target, self._config.target.url)
+        target = _is_compacted(await on_target.topic_configs(self._result.target.topic))
+        source = _is_compacted(await self._clusters.source.topic_configs(self._result.source.topic))
         return _CompactedSides(source=bool(target) if source is None else source, target=bool(target))
 
 
@@ -362,17 +358,12 @@ def _records(entries: Iterable[IndexEntry]) -> int:
     return sum(run.records for entry in entries for run in entry.runs)
 
 
-async def _is_compacted(cluster: Cluster, topic: str) -> bool | None:
-    """Return True if a topic is compacted; None: brokers do not tell (before 0.11)."""
-    try:
-        configs = (await cluster.admin.describe_topic_configs(topic)).check()[topic]
-    except Unsupported:
-        return None
-    return "cleanup.policy" in configs and "compact" in (configs["cleanup.policy"].value or "")
+def _is_compacted(configs: Mapping[str, str]) -> bool | None:
+    """Return True if a topic is compacted; None: its configuration does not say so (before 0.11)."""
+    return "compact" in configs["cleanup.policy"] if "cleanup.policy" in configs else None
 
 
-async def _extent(cluster: Cluster, partition: TopicPartition, *, read_committed: bool) -> Extent:
-    extents = await cluster.driver.logs.extents([partition], read_committed=read_committed)
+def _served(extents: Extents, partition: TopicPartition) -> Extent:
     if partition not in extents:
         raise TransportError(f"{partition}: no live broker serves it")
     return extents[partition]
@@ -386,19 +377,18 @@ class _Extents(NamedTuple):
 
 
 class _Rows:
-    """The rows that a reader of one partition reads, up to one position after the other."""
+    """The rows of one partition, up to one position after the other."""
 
-    def __init__(self, reader: Reader) -> None:
-        self._batches = reader.batches()
+    def __init__(self, batches: SourceBatches) -> None:
+        self._batches = batches
         self._rest: Columns | None = None
 
     async def before(self, end: MessagePosition) -> Columns | None:
         """Return some of the next rows that start before a position; None: there are no more. Cancellation: safe."""
         if self._rest is None or not len(self._rest):
-            try:
-                self._rest = (await anext(self._batches)).columns
-            except StopAsyncIteration:
+            if (batch := await self._batches.next_batch()) is None:
                 return None
+            self._rest = batch.columns
         row = rows_before(self._rest, end)
         columns, self._rest = self._rest.slice(0, row), self._rest.slice(row, len(self._rest))
         return columns if row else None
