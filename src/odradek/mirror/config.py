@@ -30,7 +30,7 @@ from odradek.io.security import Security
 from odradek.ranges.request import Directory, parse_directory
 from odradek.types import MiB
 
-__all__ = ["TOPICS", "MirrorConfig", "MirrorFileError", "RunConfig", "TopicsConfig", "load"]
+__all__ = ["TOPICS", "GroupsConfig", "MirrorConfig", "MirrorFileError", "RunConfig", "TopicsConfig", "load"]
 
 TOPICS = "odradek.mirror."
 """Beginning of the names of the topics that mirrors store their state in."""
@@ -200,6 +200,27 @@ class TopicsConfig(ConfigTable):
         return self.rename.get(topic) or self.target.replace("{topic}", topic)
 
 
+class GroupsConfig(ConfigTable):
+    """The groups that continue on the target. Without `include` and `pattern`: all groups of the source."""
+
+    include: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
+    """names of groups; brokers of 0.8 do not list groups: there all have to be named"""
+    pattern: Annotated[str, AfterValidator(_regular_expression)] | None = None
+    """all groups that this regular expression matches as a whole, too"""
+    exclude: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
+    """names of groups that `pattern` matches, or that are among all, and whose positions are not written"""
+    lost: Literal["fail", "earliest", "latest"] = "fail"
+    """policy for a position whose records were deleted before they were copied, or on the target since: `earliest` is
+    the first record there is, `latest` the end of what is mirrored, and `fail` writes no position"""
+
+    def takes(self, group: str) -> bool:
+        """Return True if a group is to continue on the target."""
+        if group in self.include:
+            return True
+        pattern = ("" if self.include else ".*") if self.pattern is None else self.pattern
+        return group not in self.exclude and bool(re.fullmatch(pattern, group, re.DOTALL))
+
+
 class RunConfig(ConfigTable):
     """Limits and settings of a run."""
 
@@ -231,6 +252,7 @@ class MirrorConfig(ConfigFile):
     source: SourceConfig
     target: TargetConfig
     topics: TopicsConfig
+    groups: GroupsConfig = GroupsConfig()
     run: RunConfig = RunConfig()
 
     @property
