@@ -204,7 +204,7 @@ class GroupsConfig(ConfigTable):
     """The groups that continue on the target. Without `include` and `pattern`: all groups of the source."""
 
     include: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
-    """names of groups; brokers of 0.8 do not list groups: there all have to be named"""
+    """names of groups; brokers before 0.10.1 do not list all groups: there every one has to be named"""
     pattern: Annotated[str, AfterValidator(_regular_expression)] | None = None
     """all groups that this regular expression matches as a whole, too"""
     exclude: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)

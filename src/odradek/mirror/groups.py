@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
+import anyio
+
 from odradek.client.cluster import Cluster
+from odradek.core.backoff import Backoff
 from odradek.errors import OdradekError, Unsupported
 from odradek.io.gather import gather
+from odradek.io.retry import retry
 from odradek.mirror.clusters import Clusters, open_clusters, read_state, survey
 from odradek.mirror.config import MirrorConfig
 from odradek.mirror.planning import ClusterTopics, MirrorRefused, check
@@ -22,6 +27,8 @@ from odradek.types import EARLIEST, LATEST, Position, TopicPartition, by_broker
 __all__ = ["GroupPosition", "GroupsResult", "groups", "translate_groups"]
 
 log = logging.getLogger(__name__)
+
+PAUSES = Backoff(first_s=0.1, max_s=10.0)
 
 Decision = Literal["write", "keep", "refuse"]
 Positions = Mapping[TopicPartition, Position]
@@ -88,22 +95,46 @@ class GroupsResult:
         return not self.silent and all(each.ok for each in self.positions)
 
 
-async def groups(config: MirrorConfig, *, apply: bool = False) -> GroupsResult:
+async def groups(
+    config: MirrorConfig,
+    *,
+    apply: bool = False,
+    follow: float | None = None,
+    decided: Callable[[GroupsResult], object] = lambda _: None,
+) -> GroupsResult:
     """Translate the positions of the source's groups, and with `apply` commit them on the target.
 
     Args:
         config: The file.
         apply: Commit them, for groups that have no members on the target, and never behind what a group has committed
             there.
+        follow: Do so again and again, with this pause (s), until cancelled.
+        decided: Called with what was decided, each time.
 
     Raises:
         MirrorRefused: The file does not fit the clusters. Nothing was written.
-        OdradekError: A cluster cannot be reached, or positions could not be read.
+        OdradekError: A cluster cannot be reached, or positions could not be read. With `follow`, errors that pass are
+            logged, and it is done again.
 
     Cancellation: safe; some groups may be written then, and others not.
     """
     async with open_clusters(config) as clusters:
-        return await translate_groups(config, clusters, apply=apply)
+
+        async def once() -> GroupsResult:
+            result = await translate_groups(config, clusters, apply=apply)
+            decided(result)
+            return result
+
+        while follow is not None:
+            await retry(once, PAUSES, passes=partial(_passes, config))
+            await anyio.sleep(follow)
+        return await once()
+
+
+def _passes(config: MirrorConfig, error: OdradekError) -> bool:
+    if error.retriable:
+        log.warning("mirror %s: the positions of groups are read again: %s", config.name, error)
+    return error.retriable
 
 
 async def translate_groups(config: MirrorConfig, clusters: Clusters, *, apply: bool = False) -> GroupsResult:
@@ -131,13 +162,27 @@ async def translate_groups(config: MirrorConfig, clusters: Clusters, *, apply: b
 
 async def _names(config: MirrorConfig, source: Cluster) -> list[str]:
     """Return the groups that the file asks for."""
+    wanted = config.groups
+    listed = await _listed(source)
+    if listed is None:
+        if wanted.pattern is not None or not wanted.include:
+            raise MirrorRefused(
+                "groups.include: name all groups, without a pattern: brokers before 0.10.1 do not list those that have "
+                "no members, and 0.7 keeps none without ZooKeeper"
+            )
+        return sorted(set(wanted.include))
+    return sorted(name for name in {*listed, *wanted.include} if wanted.takes(name))
+
+
+async def _listed(source: Cluster) -> list[str] | None:
+    """Return all groups that can have positions; None if the source does not list them, or not all of them."""
     try:
-        listed = [group.name for group in await source.admin.list_groups() if group.type != "share"]
-    except Unsupported as error:
-        if not config.groups.include:
-            raise MirrorRefused(f"groups.include: name the groups, which the source does not list ({error})") from error
-        listed = []
-    return sorted(name for name in {*listed, *config.groups.include} if config.groups.takes(name))
+        listed = await source.admin.list_groups()
+    except Unsupported:
+        return None
+    if not source.driver.logs.names_brokers and (await source.admin.describe_cluster()).cluster_id is None:
+        return None  # before 0.10.1
+    return [group.name for group in listed if group.type != "share"]
 
 
 def _partitions(topics: ClusterTopics, state: StoredState) -> list[TopicPartition]:
@@ -170,14 +215,15 @@ async def _logs(cluster: Cluster, topics: Iterable[str]) -> Logs:
 async def _translator(config: MirrorConfig, clusters: Clusters, topics: ClusterTopics) -> Translator:
     """Read what is mirrored, and the extents of the logs."""
     source = await _logs(clusters.source, topics.source)
-    target = await _logs(clusters.target, topics.target)
     state, _ = await read_state(config, clusters.target)
     progress = {p: at for task in state.progress.values() for p, at in task.partitions.items()}
     destinations = {
         partition: TopicPartition(topic.target, to.partition)
-        for topic in state.topics.values()
+        for name, topic in state.topics.items()
+        if name in topics.source
         for partition, to in topic.partitions.items()
     }
+    target = await _logs(clusters.target, {to.topic for to in destinations.values()})
     indexes = {
         partition: PartitionIndex(state.index.get(partition, {}).values(), progress.get(partition), target[to][0])
         for partition, to in destinations.items()
