@@ -10,7 +10,7 @@ import anyio
 
 import odradek as od
 from odradek.mirror.config import MirrorConfig
-from odradek.types import Position, TopicPartition
+from odradek.types import StartPosition, TopicPartition
 
 Values = dict[int, list[bytes]]
 """Number of a partition -> values of its records, in order."""
@@ -28,7 +28,7 @@ def mirror_of(source: str, target: str, topic: str, **tables: Mapping[str, Any])
     return MirrorConfig.model_validate({**file, **tables})
 
 
-async def rest_of(cluster: od.Cluster, starts: Mapping[TopicPartition, Position]) -> Values:
+async def rest_of(cluster: od.Cluster, starts: Mapping[TopicPartition, StartPosition]) -> Values:
     """Return what comes from these positions on."""
     rest: Values = {partition.partition: [] for partition in starts}
     async with cluster.reader(starts, until=od.LATEST, isolation="read_committed") as reader:

@@ -12,18 +12,19 @@ import pytest
 from tests.loops import ASYNCIO, on
 
 import odradek as od
+from odradek.client.options import Compression
 from odradek.mirror.config import GroupsConfig, MirrorConfig
 from odradek.mirror.groups import GroupPosition, groups
 from odradek.mirror.run import run
 from odradek.testing import Kafka07Broker, KafkaBroker, ZooKeeperServer
-from odradek.types import Position, TopicPartition
+from odradek.types import Position, StartPosition, TopicPartition
 
 from .moving import end_all, mirror_of, rest_of, rest_of_group, span
 
 pytestmark = pytest.mark.anyio
 anyio_backend = on(ASYNCIO)
 
-COMPRESSIONS = ["none", "none", "gzip", "snappy"]
+COMPRESSIONS: list[Compression] = ["none", "none", "gzip", "snappy"]
 
 
 class World:
@@ -74,7 +75,7 @@ async def check_rest(world: World, group: str, positions: dict[TopicPartition, P
     """A consumer of the target reads exactly what a consumer of the source would have read."""
     async with od.connect(world.source) as source, od.connect(world.target) as target:
         known = await source.partitions(world.topic)
-        starts = {partition: positions.get(partition, od.EARLIEST) for partition in known}
+        starts: dict[TopicPartition, StartPosition] = {p: positions.get(p, od.EARLIEST) for p in known}
         assert await rest_of_group(target, world.topic, group) == await rest_of(source, starts), positions
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
-from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,8 @@ from odradek.types import TopicPartition
 PARTITION = TopicPartition("orders", 0)
 
 
-class Copied(NamedTuple):
+@dataclass
+class Copied:
     """A log of the source, and its copy.
 
     Args:
@@ -47,7 +48,9 @@ def copied(
     starts: list[tuple[int, int]], end: int, sizes: list[int], begin: int, *, offsets: bool, boundaries: list[int]
 ) -> Copied:
     """Copy records in transactions of these sizes; each ends with a marker on the target."""
-    entries, targets, at, first = [], [], begin, 0
+    entries: list[IndexEntry] = []
+    targets: list[int] = []
+    at, first = begin, 0
     for size in sizes:
         rows = starts[first : first + size]
         if not rows:
