@@ -138,7 +138,7 @@ class MirrorMaker(ServerProcess):
         """Return all that its file says."""
         m = self.mirroring
         flow = f"{m.alias}->target"
-        found = {
+        settings = {
             "clusters": f"{m.alias}, target",
             f"{m.alias}.bootstrap.servers": m.source,
             "target.bootstrap.servers": m.target,
@@ -154,11 +154,11 @@ class MirrorMaker(ServerProcess):
         }
         if self.exactly_once:
             port, self._keeper = reserve_port()
-            found |= {
+            settings |= {
                 "target.exactly.once.source.support": "enabled",
                 f"{flow}.consumer.isolation.level": "read_committed",
                 "dedicated.mode.enable.internal.rest": "true",
                 "listeners": f"http://{LOOPBACK}:{port}",
                 **{f"{flow}.{name}": value for name, value in EXACTLY_ONCE.items()},
             }
-        return found
+        return settings

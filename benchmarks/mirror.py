@@ -130,7 +130,7 @@ class Sample(NamedTuple):
     brokers: float
 
 
-class Turn(NamedTuple):
+class Run(NamedTuple):
     """What one process reached.
 
     Args:
@@ -171,26 +171,26 @@ async def count(target: Cluster, topic: str) -> int:
         return sum([len(batch) async for batch in reader.batches()])
 
 
-async def turn(name: str, mirroring: Mirroring, records: int) -> Turn:
+async def copy_once(name: str, mirroring: Mirroring, records: int) -> Run:
     """Copy a topic once, to a topic that is removed afterwards, and check how many records have come."""
     async with connect(f"kafka://{mirroring.target}") as target:
         (await target.admin.create_topics(mirroring.copied_to, partitions=PARTITIONS)).check()
         with COPIERS[name](mirroring) as process:
             seen = [each async for each in samples(target, mirroring.copied_to, process, records)]
-        if (found := await count(target, mirroring.copied_to)) != records:
-            raise SystemExit(f"{name} copied {found} of {records} records")
+        if (counted := await count(target, mirroring.copied_to)) != records:
+            raise SystemExit(f"{name} copied {counted} of {records} records")
         made = [topic for topic in await target.topics() if not topic.startswith("__")]
         (await target.admin.delete_topics(made)).check()
     return summary(seen, records)
 
 
-def summary(seen: list[Sample], records: int) -> Turn:
+def summary(seen: list[Sample], records: int) -> Run:
     first, last = seen[0], seen[-1]
     half = next(each for each in seen if each.copied >= (first.copied + last.copied) / 2)
     scale = records / last.copied  # positions are not all of records
     moved = (last.copied - first.copied) * scale
     seconds = last.at - first.at
-    return Turn(
+    return Run(
         moved / seconds,
         moved / (last.computed - first.computed),
         (last.copied - half.copied) * scale / (last.computed - half.computed),
@@ -208,17 +208,17 @@ def compare(measured: Results, source: KafkaBroker, target: KafkaBroker, size: i
     records = (100_000 if size == 100 else 50_000) if measured.quick else (2_000_000 if size == 100 else 500_000)
     topic = f"of-{size}-{compression}"
     anyio.run(fill, source.bootstrap, topic, size, compression, records)
-    turns: dict[str, list[Turn]] = {name: [] for name in COPIERS}
+    runs: dict[str, list[Run]] = {name: [] for name in COPIERS}
     for number in range(1 if measured.quick else 3):
-        for place, name in enumerate(COPIERS):
-            alias = f"{topic}-{number}-{place}"
+        for index, name in enumerate(COPIERS):
+            alias = f"{topic}-{number}-{index}"
             mirroring = Mirroring(source.bootstrap, target.bootstrap, topic, alias, PARTITIONS, compression)
-            turns[name].append(anyio.run(turn, name, mirroring, records))
+            runs[name].append(anyio.run(copy_once, name, mirroring, records))
     title = f"Mirror, {size} B, {compression}"
     rows, bars = [], []
-    for name, own in turns.items():
-        times = [ours.later / its.later for ours, its in zip(turns[MIRROR], own, strict=True)]
-        elapsed = [ours.rate / its.rate for ours, its in zip(turns[MIRROR], own, strict=True)]
+    for name, own in runs.items():
+        times = [ours.later / its.later for ours, its in zip(runs[MIRROR], own, strict=True)]
+        elapsed = [ours.rate / its.rate for ours, its in zip(runs[MIRROR], own, strict=True)]
         goal = measured.goal(f"{title}: times {name}", median(times), GOAL) if name.startswith("Mirror") else ""
         rows.append(row(name, own, times, elapsed, goal))
         bars.append(Bar(name, median(each.later for each in own)))
@@ -227,15 +227,15 @@ def compare(measured: Results, source: KafkaBroker, target: KafkaBroker, size: i
     measured.chart(title, "records per second of processor time, later half", bars)
 
 
-def row(name: str, turns: list[Turn], times: list[float], elapsed: list[float], goal: str) -> tuple[str, ...]:
+def row(name: str, runs: list[Run], times: list[float], elapsed: list[float], goal: str) -> tuple[str, ...]:
     return (
         name,
-        f"{median(each.rate for each in turns):,.0f}",
-        f"{median(each.per_core for each in turns):,.0f}",
-        f"{median(each.later for each in turns):,.0f}",
-        f"{median(each.busy for each in turns):.0%}",
-        f"{median(each.brokers for each in turns):.0%}",
-        f"{max(each.peak for each in turns) / MiB:,.0f}",
+        f"{median(each.rate for each in runs):,.0f}",
+        f"{median(each.per_core for each in runs):,.0f}",
+        f"{median(each.later for each in runs):,.0f}",
+        f"{median(each.busy for each in runs):.0%}",
+        f"{median(each.brokers for each in runs):.0%}",
+        f"{max(each.peak for each in runs) / MiB:,.0f}",
         f"{median(elapsed):.2f}",
         f"{median(times):.2f}",
         spread(times),
