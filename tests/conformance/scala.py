@@ -24,7 +24,7 @@ CORPUS = Path(__file__).parent / "kafka07" / "scala_client.jsonl.gz"
 Case = dict[str, Any]
 CASES: list[Case] = [json.loads(line) for line in gzip.decompress(CORPUS.read_bytes()).splitlines()]
 
-IMPLIED = {"brokerid": "1", "zk.sessiontimeout.ms": "3000"}
+IMPLIED = {"brokerid": "1", "zk.sessiontimeout.ms": "30000"}
 CONFIRM = MultiFetch(())
 
 

@@ -13,7 +13,7 @@ from odradek.mirror.sources import ClusterSource
 from odradek.testing import MemoryCluster
 from odradek.types import TopicPartition
 
-__all__ = ["config_of", "copied", "opened", "partition", "records", "same"]
+__all__ = ["config_of", "copied", "opened", "partition", "records", "same", "url_of"]
 
 
 def config_of(
@@ -36,6 +36,11 @@ async def opened(source: MemoryCluster, target: MemoryCluster) -> AsyncIterator[
     """Connect to both."""
     async with source.connect() as old, target.connect() as new:
         yield Clusters(ClusterSource(old, "kafka://source"), new)
+
+
+async def url_of(source: ClusterSource) -> str:
+    """Return the URL of a source: its identity, where a test writes what a mirror has stored."""
+    return source._url
 
 
 def records(cluster: MemoryCluster, topic: str) -> dict[int, list[ProducerRecord]]:

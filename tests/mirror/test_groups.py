@@ -17,10 +17,12 @@ from odradek.mirror.config import ClusterConfig, MirrorConfig
 from odradek.mirror.groups import GroupPosition, GroupsResult, groups
 from odradek.mirror.planning import MirrorRefused
 from odradek.mirror.run import run
+from odradek.mirror.sources import ClusterSource
 from odradek.mirror.stored import StoredState
 from odradek.testing import MemoryCluster
 from odradek.types import TopicPartition
 
+from .mirrors import url_of
 from .moving import mirror_of, rest_of
 
 pytestmark = pytest.mark.anyio
@@ -39,9 +41,6 @@ class Pair:
 
     def connect(self, config: ClusterConfig) -> od.Cluster:
         return (self.source if "source" in config.url else self.target).connect()
-
-    async def identity(self, cluster: od.Cluster, url: str) -> str:
-        return url
 
     def write(self, *values: bytes) -> None:
         self.source.append("orders", values)
@@ -67,7 +66,7 @@ class Pair:
 def pair(monkeypatch: pytest.MonkeyPatch) -> Pair:
     pair = Pair()
     monkeypatch.setattr(ClusterConfig, "connect", lambda config: pair.connect(config))
-    monkeypatch.setattr(clusters, "_identity", pair.identity)
+    monkeypatch.setattr(ClusterSource, "identity", url_of)
     return pair
 
 
@@ -301,10 +300,10 @@ async def test_a_mirror_of_another_source_is_refused(pair: Pair, monkeypatch: py
     await run(pair.mirror(name="m"))
     pair.source.set_committed("g", {PARTITION: 1})
 
-    async def other(cluster: od.Cluster, url: str) -> str:
-        return url.replace("source", "another")
+    async def other(source: ClusterSource) -> str:
+        return (await url_of(source)).replace("source", "another")
 
-    monkeypatch.setattr(clusters, "_identity", other)
+    monkeypatch.setattr(ClusterSource, "identity", other)
     with pytest.raises(MirrorRefused, match="copies from"):
         await groups(pair.mirror(name="m"), apply=True)
     assert pair.on_target("g") is None

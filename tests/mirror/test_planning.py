@@ -21,7 +21,7 @@ from odradek.mirror.planning import (
     chosen_topics,
     plan_topics,
 )
-from odradek.mirror.stored import CopiedTopic, Destination, Finished, MirrorIdentity, StoredState
+from odradek.mirror.stored import CopiedTopic, CopyTarget, Finished, MirrorIdentity, StoredState
 from odradek.types import TopicPartition
 
 from .mirrors import config_of
@@ -38,7 +38,7 @@ def clusters(target: dict[str, TargetTopic] | None = None, mirrors: Any = None, 
 
 
 def copied(topic: str, count: int, target: str | None = None, target_id: str | None = "1") -> CopiedTopic:
-    destinations = {p: Destination(p.partition, 0) for p in parts(topic, count)}
+    destinations = {p: CopyTarget(p.partition, 0) for p in parts(topic, count)}
     return CopiedTopic(topic, target or topic, target_id, destinations)
 
 
@@ -152,7 +152,7 @@ def test_internal_topics_are_chosen_by_name_alone() -> None:
     assert chosen_topics(config_of("odradek.mirror.x"), topics) == ["odradek.mirror.x"]
 
 
-def destinations(planned: Iterable[PlannedTopic]) -> dict[TopicPartition, Destination]:
+def destinations(planned: Iterable[PlannedTopic]) -> dict[TopicPartition, CopyTarget]:
     return {p: to for topic in planned for p, to in topic.copied.partitions.items()}
 
 

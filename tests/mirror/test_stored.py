@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from odradek.mirror.stored import (
     CopiedTopic,
-    Destination,
+    CopyProgress,
+    CopyTarget,
     Finished,
     IndexEntry,
     MirrorIdentity,
-    PartitionProgress,
     Progress,
     Run,
     SourcePosition,
@@ -39,7 +39,7 @@ def partitions(topics: st.SearchStrategy[str] = TEXTS) -> st.SearchStrategy[Topi
 @st.composite
 def copied_topics(draw: st.DrawFn) -> CopiedTopic:
     source = draw(TEXTS)
-    partitions_to = draw(st.dictionaries(partitions(st.just(source)), st.builds(Destination, SMALL, SMALL), max_size=5))
+    partitions_to = draw(st.dictionaries(partitions(st.just(source)), st.builds(CopyTarget, SMALL, SMALL), max_size=5))
     return CopiedTopic(source, draw(TEXTS), draw(OPTIONAL_TEXTS), partitions_to)
 
 
@@ -47,7 +47,7 @@ POSITIONS = st.builds(SourcePosition, NUMBERS, SMALL, OPTIONAL_TEXTS)
 PROGRESS = st.builds(
     Progress,
     NUMBERS,
-    st.dictionaries(partitions(), st.builds(PartitionProgress, POSITIONS, st.none() | NUMBERS, NUMBERS), max_size=5),
+    st.dictionaries(partitions(), st.builds(CopyProgress, POSITIONS, st.none() | NUMBERS, NUMBERS), max_size=5),
 )
 RUNS = st.lists(st.builds(Run, NUMBERS, SMALL, NUMBERS, NUMBERS), min_size=1, max_size=5).map(tuple)
 STORED: st.SearchStrategy[Stored] = st.one_of(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.mirror.stored import IndexEntry, PartitionProgress, Run, SourcePosition
+from odradek.mirror.stored import CopyProgress, IndexEntry, Run, SourcePosition
 from odradek.mirror.translation import Deleted, Exact, NotMirrored, PartitionIndex, Uncounted
 from odradek.types import TopicPartition
 
@@ -68,7 +68,7 @@ def copied(
         first += size
     done = len(targets)
     following = SourcePosition(*(starts[done] if done < len(starts) else (end, 0)))
-    progress = PartitionProgress(following, targets[-1] + 1 if targets else None, done)
+    progress = CopyProgress(following, targets[-1] + 1 if targets else None, done)
     return Copied(starts, boundaries, targets, PartitionIndex(entries[::-1], progress, begin))
 
 
@@ -130,7 +130,7 @@ def test_the_lag_counts_records_and_no_markers(log: Copied) -> None:
 
 
 INDEX = [IndexEntry(PARTITION, (Run(10, 0, 100, 5), Run(20, 0, 105, 5)))]
-PROGRESS = PartitionProgress(SourcePosition(26), 110, 10)
+PROGRESS = CopyProgress(SourcePosition(26), 110, 10)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_before_anything_is_copied_the_place_is_the_begin_of_the_target() -> Non
     nothing = PartitionIndex([], None, 3)
     assert nothing.translate(5, earliest=5, offsets=True) == NotMirrored(None, 3)
     assert nothing.translate(4, earliest=5, offsets=True) == Deleted(3)
-    empty = PartitionIndex([], PartitionProgress(SourcePosition(8)), 3)
+    empty = PartitionIndex([], CopyProgress(SourcePosition(8)), 3)
     assert [empty.translate(at, earliest=5, offsets=True) for at in (4, 5, 8, 9)] == [
         Deleted(3),
         Exact(3),

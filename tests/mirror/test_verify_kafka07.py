@@ -13,15 +13,15 @@ from tests.mirror.verifying import FILE
 import odradek
 from odradek.client.cluster import Cluster
 from odradek.core.interfaces import ProducerRecord
-from odradek.mirror import clusters, verify_partition
+from odradek.mirror import verify_partition
 from odradek.mirror.config import ClusterConfig, MirrorConfig, load
 from odradek.mirror.run import run
 from odradek.mirror.stored import (
     CopiedTopic,
-    Destination,
+    CopyProgress,
+    CopyTarget,
     IndexEntry,
     MirrorIdentity,
-    PartitionProgress,
     Progress,
     Run,
     SourcePosition,
@@ -103,10 +103,10 @@ def _copied(target: MemoryCluster, config: MirrorConfig, written: list[Record], 
         IndexEntry(source, (Run(written[start].position, written[start].inner_index, start, stop - start),))
         for start, stop in bounds
     ]
-    progress = PartitionProgress(SourcePosition(written[-1].next_position), len(written), len(written))
+    progress = CopyProgress(SourcePosition(written[-1].next_position), len(written), len(written))
     stored: list[Stored] = [
         MirrorIdentity(config.source.url, TARGET),
-        CopiedTopic(topic, topic, None, {source: Destination(0, 0)}),
+        CopiedTopic(topic, topic, None, {source: CopyTarget(0, 0)}),
         *entries,
         Progress(0, {source: progress}),
     ]

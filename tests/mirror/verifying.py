@@ -10,14 +10,14 @@ import pytest
 
 from odradek.client.cluster import Cluster
 from odradek.core.interfaces import ProducerRecord
-from odradek.mirror import clusters
 from odradek.mirror.config import ClusterConfig, MirrorConfig, load
+from odradek.mirror.sources import ClusterSource
 from odradek.mirror.stored import (
     CopiedTopic,
-    Destination,
+    CopyProgress,
+    CopyTarget,
     IndexEntry,
     MirrorIdentity,
-    PartitionProgress,
     Progress,
     Run,
     SourcePosition,
@@ -26,6 +26,8 @@ from odradek.mirror.stored import (
 )
 from odradek.testing import MemoryCluster
 from odradek.types import TopicPartition
+
+from .mirrors import url_of
 
 __all__ = ["P0", "Pair", "record"]
 
@@ -71,11 +73,8 @@ class Pair:
         def connect(config: ClusterConfig) -> Cluster:
             return both[config.url].connect()
 
-        async def identity(_: Cluster, url: str) -> str:
-            return url
-
         monkeypatch.setattr(ClusterConfig, "connect", connect)
-        monkeypatch.setattr(clusters, "_identity", identity)
+        monkeypatch.setattr(ClusterSource, "identity", url_of)
 
     def config(self, topics: str = "") -> MirrorConfig:
         """The file of the mirror, with more lines in its table `topics`."""
@@ -108,11 +107,11 @@ class Pair:
         self.target.append("orders", rows)
         entries = [IndexEntry(P0, tuple(Run(at, 0, to, count) for at, to, count in each)) for each in runs]
         count = sum(run.records for entry in entries for run in entry.runs) if records is None else records
-        progress = PartitionProgress(SourcePosition(end, 0, topic_id), None, count)
+        progress = CopyProgress(SourcePosition(end, 0, topic_id), None, count)
         self.store(
             [
                 MirrorIdentity("kafka://source:9092", "kafka://target:9092"),
-                CopiedTopic("orders", "orders", None, {P0: Destination(0, 0)}),
+                CopiedTopic("orders", "orders", None, {P0: CopyTarget(0, 0)}),
                 *entries,
                 Progress(0, {P0: progress}),
             ]

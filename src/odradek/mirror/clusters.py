@@ -36,6 +36,13 @@ class Clusters:
     source: MirrorSource
     target: Cluster
 
+    @property
+    def source_cluster(self) -> Cluster:
+        """The source, for what only clusters have. Raises MirrorRefused: it is log directories."""
+        if not isinstance(self.source, ClusterSource):
+            raise MirrorRefused("log directories have no groups: a source with source.url has")
+        return self.source.cluster
+
 
 @asynccontextmanager
 async def open_clusters(config: MirrorConfig) -> AsyncIterator[Clusters]:

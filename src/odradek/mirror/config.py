@@ -30,7 +30,7 @@ from odradek.io.security import Security
 from odradek.ranges.request import Directory, parse_directory
 from odradek.types import MiB
 
-__all__ = ["TOPICS", "GroupsConfig", "MirrorConfig", "MirrorFileError", "RunConfig", "TopicsConfig", "load"]
+__all__ = ["TOPICS", "CopyConfig", "GroupsConfig", "MirrorConfig", "MirrorFileError", "TopicsConfig", "load"]
 
 TOPICS = "odradek.mirror."
 """Beginning of the names of the topics that mirrors store their state in."""
@@ -121,11 +121,11 @@ def _value(name: str, value: str | bool) -> Any:
     return os.environ[variable]
 
 
-class SourceConfig(ClusterConfig):
+class MirrorSourceConfig(ClusterConfig):
     """The cluster that is copied, or what is left of it."""
 
     url: Url = Field(default="", repr=False)
-    """as `odradek.connect` takes it"""
+    """the URL that `odradek.connect` takes"""
     logs: list[Annotated[str, AfterValidator(_log_directory)]] | None = Field(default=None, min_length=1)
     """instead of it: log directories of a cluster that does not start, of any release, those of 0.7 with the ids of
     their brokers, as in `2@/data/kafka`; patterns such as `/data*/kafka` are allowed"""
@@ -221,7 +221,7 @@ class GroupsConfig(ConfigTable):
         return group not in self.exclude and bool(re.fullmatch(pattern, group, re.DOTALL))
 
 
-class RunConfig(ConfigTable):
+class CopyConfig(ConfigTable):
     """Limits and settings of a run."""
 
     tasks: int = Field(default=4, gt=0, le=1000)
@@ -249,11 +249,11 @@ class MirrorConfig(ConfigFile):
 
     name: str = Field(pattern=r"^[A-Za-z0-9._-]{1,100}$")
     """name of the mirror: its topic on the target is `odradek.mirror.NAME`, which says how far it is"""
-    source: SourceConfig
+    source: MirrorSourceConfig
     target: TargetConfig
     topics: TopicsConfig
     groups: GroupsConfig = GroupsConfig()
-    run: RunConfig = RunConfig()
+    run: CopyConfig = CopyConfig()
 
     @property
     def topic(self) -> str:

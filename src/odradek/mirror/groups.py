@@ -139,10 +139,11 @@ def _passes(config: MirrorConfig, error: OdradekError) -> bool:
 
 async def translate_groups(config: MirrorConfig, clusters: Clusters, *, apply: bool = False) -> GroupsResult:
     """Do what `groups` does, on clusters that are open."""
+    source = clusters.source_cluster
     topics = await survey(config, clusters)
     state, _ = await read_state(config, clusters.target, whole=False)
     check(config, state, topics)
-    committed = await _committed(clusters.source, await _names(config, clusters.source), _partitions(topics, state))
+    committed = await _committed(source, await _names(config, source), _partitions(topics, state))
     translator = await _translator(config, clusters, topics)  # after that: what is copied meanwhile is found
     wanted = defaultdict(set)
     for positions in committed.values():
@@ -214,7 +215,7 @@ async def _logs(cluster: Cluster, topics: Iterable[str]) -> Logs:
 
 async def _translator(config: MirrorConfig, clusters: Clusters, topics: ClusterTopics) -> Translator:
     """Read what is mirrored, and the extents of the logs."""
-    source = await _logs(clusters.source, topics.source)
+    source = await _logs(clusters.source_cluster, topics.source)
     state, _ = await read_state(config, clusters.target)
     progress = {p: at for task in state.progress.values() for p, at in task.partitions.items()}
     destinations = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from odradek.errors import ConfigError
 from odradek.mirror.config import TOPICS, MirrorConfig
-from odradek.mirror.stored import CopiedTopic, Destination, MirrorIdentity, StoredState
+from odradek.mirror.stored import CopiedTopic, CopyTarget, MirrorIdentity, StoredState
 from odradek.types import TopicPartition, by_broker
 
 __all__ = [
@@ -239,7 +239,7 @@ def plan_topics(config: MirrorConfig, state: StoredState, topics: ClusterTopics,
         for partition in sorted(set(partitions) - destinations.keys(), key=by_broker):
             task = min(range(tasks), key=lambda number: (load[number], number))
             load[task] += 1
-            destinations[partition] = Destination(_number_on_target(partition, destinations), task)
+            destinations[partition] = CopyTarget(_number_on_target(partition, destinations), task)
         count = 1 + max((to.partition for to in destinations.values()), default=0)
         copied = CopiedTopic(name, target_name, None if target is None else target.topic_id, destinations)
         grow = count if target is not None and count > target.partitions else None
@@ -247,6 +247,6 @@ def plan_topics(config: MirrorConfig, state: StoredState, topics: ClusterTopics,
     return planned
 
 
-def _number_on_target(partition: TopicPartition, destinations: Mapping[TopicPartition, Destination]) -> int:
+def _number_on_target(partition: TopicPartition, destinations: Mapping[TopicPartition, CopyTarget]) -> int:
     """Return the number of a partition on the target: its own; of one of a 0.7 broker, the next that is free."""
     return partition.partition if partition.broker < 0 else len(destinations)

@@ -152,7 +152,7 @@ class ClusterSource:
 
 
 class ReaderBatches:
-    """What a reader returns."""
+    """The batches of a reader."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader, self._batches = reader, reader.batches()

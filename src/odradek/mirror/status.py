@@ -13,7 +13,7 @@ from odradek.io.gather import gather
 from odradek.mirror.clusters import Clusters, open_clusters, read_progress, read_state
 from odradek.mirror.config import MirrorConfig
 from odradek.mirror.sources import MirrorSource
-from odradek.mirror.stored import CopiedTopic, PartitionProgress, StoredState
+from odradek.mirror.stored import CopiedTopic, CopyProgress, StoredState
 from odradek.types import Position, TopicPartition
 
 __all__ = ["MirrorStatus", "PartitionStatus", "status", "status_open"]
@@ -141,7 +141,7 @@ async def _age(
     config: MirrorConfig,
     source: MirrorSource,
     partition: TopicPartition,
-    known: PartitionProgress | None,
+    known: CopyProgress | None,
     first: int,
     end: int | None,
 ) -> float | None:

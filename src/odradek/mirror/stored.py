@@ -21,11 +21,11 @@ from odradek.types import TopicPartition
 
 __all__ = [
     "CopiedTopic",
-    "Destination",
+    "CopyProgress",
+    "CopyTarget",
     "Finished",
     "IndexEntry",
     "MirrorIdentity",
-    "PartitionProgress",
     "Progress",
     "Run",
     "SourcePosition",
@@ -86,7 +86,7 @@ class Run(NamedTuple):
     records: int
 
 
-class PartitionProgress(NamedTuple):
+class CopyProgress(NamedTuple):
     """The progress of a partition.
 
     Args:
@@ -100,7 +100,7 @@ class PartitionProgress(NamedTuple):
     records: int = 0
 
 
-class Destination(NamedTuple):
+class CopyTarget(NamedTuple):
     """The partition that records of a source partition go to.
 
     Args:
@@ -139,7 +139,7 @@ class CopiedTopic:
     source: str
     target: str
     target_id: str | None
-    partitions: Mapping[TopicPartition, Destination]
+    partitions: Mapping[TopicPartition, CopyTarget]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class Progress:
     """
 
     at: int
-    partitions: Mapping[TopicPartition, PartitionProgress]
+    partitions: Mapping[TopicPartition, CopyProgress]
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ def _partition_fields(partition: TopicPartition) -> dict[str, Any]:
     return {"topic": partition.topic, "broker": partition.broker, "partition": partition.partition}
 
 
-def _progress_row(partition: TopicPartition, progress: PartitionProgress) -> list[Any]:
+def _progress_row(partition: TopicPartition, progress: CopyProgress) -> list[Any]:
     return [*partition, *progress.next, progress.target_next, progress.records]
 
 
@@ -306,7 +306,7 @@ def _partition(topic: Any, partition: Any, broker: Any) -> TopicPartition:
 def _copied_topic(fields: dict[str, Any]) -> CopiedTopic:
     source = _text(fields["source"])
     partitions = {
-        _partition(source, number, broker): Destination(_number(to), _number(task))
+        _partition(source, number, broker): CopyTarget(_number(to), _number(task))
         for broker, number, to, task in fields["partitions"]
     }
     return CopiedTopic(source, _text(fields["target"]), _or_none(_text, fields["id"]), partitions)
@@ -314,7 +314,7 @@ def _copied_topic(fields: dict[str, Any]) -> CopiedTopic:
 
 def _progress(fields: dict[str, Any]) -> Progress:
     partitions = {
-        _partition(topic, number, broker): PartitionProgress(
+        _partition(topic, number, broker): CopyProgress(
             SourcePosition(_number(position), _number(inner), _or_none(_text, topic_id)),
             _or_none(_number, target_next),
             _number(records),

@@ -43,8 +43,8 @@ from odradek.mirror.rows import Origin, refused_record, rows_of
 from odradek.mirror.sources import SourceBatches
 from odradek.mirror.stored import (
     CopiedTopic,
+    CopyProgress,
     IndexEntry,
-    PartitionProgress,
     Progress,
     SourcePosition,
     Stored,
@@ -160,7 +160,7 @@ class MirrorTask:
         ends = settings.ends
         self._ends = None if ends is None else {p: at for p, at in ends.items() if p in self._destinations}
         self._offsets = self._clusters.source.unit is RECORDS
-        self._progress: dict[TopicPartition, PartitionProgress] = {}
+        self._progress: dict[TopicPartition, CopyProgress] = {}
         self._open_since: float | None = None
 
     def __repr__(self) -> str:
@@ -330,16 +330,16 @@ class MirrorTask:
 
     def _following(
         self, batches: SourceBatches, gathered: _Gathered, *, ended: bool
-    ) -> dict[TopicPartition, PartitionProgress]:
+    ) -> dict[TopicPartition, CopyProgress]:
         """Return how far all partitions are once the records are committed."""
         following = dict(self._progress)
         for partition, at in batches.positions().items():
-            known = following.get(partition, PartitionProgress(at))
+            known = following.get(partition, CopyProgress(at))
             records = sum(map(len, gathered.parts.get(partition, ())))
             following[partition] = known._replace(next=at, records=known.records + records)
         if ended and self._ends is not None:
             for partition, end in self._ends.items():
-                known = following.get(partition, PartitionProgress(SourcePosition(end)))
+                known = following.get(partition, CopyProgress(SourcePosition(end)))
                 if known.next.position < end:  # what comes after the last record are the ends of transactions
                     following[partition] = known._replace(next=known.next._replace(position=end, inner=0))
         return following
@@ -347,7 +347,7 @@ class MirrorTask:
     # ---- writing -------------------------------------------------------------------------------------------
 
     async def _commit(
-        self, producer: Producer, gathered: _Gathered, following: dict[TopicPartition, PartitionProgress]
+        self, producer: Producer, gathered: _Gathered, following: dict[TopicPartition, CopyProgress]
     ) -> None:
         """Write records, index and progress, together."""
         await _keep_to(self._settings.writing, gathered.bytes)

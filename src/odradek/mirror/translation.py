@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from itertools import accumulate
 from typing import NamedTuple
 
-from odradek.mirror.stored import IndexEntry, PartitionProgress, Run, SourcePosition
+from odradek.mirror.stored import CopyProgress, IndexEntry, Run, SourcePosition
 
 __all__ = ["Deleted", "Exact", "NotMirrored", "PartitionIndex", "Translation", "Uncounted"]
 
@@ -73,7 +73,7 @@ class PartitionIndex:
         begin: Where the target partition begins, and the first record will be while there is none.
     """
 
-    def __init__(self, entries: Iterable[IndexEntry], progress: PartitionProgress | None, begin: int) -> None:
+    def __init__(self, entries: Iterable[IndexEntry], progress: CopyProgress | None, begin: int) -> None:
         self.progress = progress
         copied_to = None if progress is None else progress.target_next
         self.end = begin if copied_to is None else max(begin, copied_to)

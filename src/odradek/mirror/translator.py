@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from odradek.core.interfaces import RECORDS
 from odradek.errors import OffsetOutOfRange
 from odradek.io.gather import gather
 from odradek.mirror.bookmarks import bookmark_of
@@ -90,7 +91,7 @@ class Translator:
         index = self.indexes[partition]
         if not index.runs and self.config.topics.append:
             return TargetPosition(None, "unknown", "nothing was copied yet to a topic that may have records of others")
-        offsets = self.clusters.source.driver.logs.unit.name == "records"
+        offsets = self.clusters.source.unit is RECORDS
         translation = index.translate(position, earliest=self.source[partition][0], offsets=offsets)
         match translation:
             case Exact(offset):
@@ -139,7 +140,7 @@ class Translator:
     async def _has_more(self, partition: TopicPartition, since: SourcePosition | None, position: Position) -> bool:
         """Return True unless nothing is between what is copied and a position: the ends of transactions alone."""
         committed = self.config.topics.isolation == "read_committed"
-        extents = await self.clusters.source.driver.logs.extents([partition], read_committed=committed)
+        extents = await self.clusters.source.extents([partition], read_committed=committed)
         if partition not in extents or extents[partition].latest < position:
             return True  # a reader would wait
         try:
@@ -154,7 +155,7 @@ class Translator:
         """Return how many records are between two positions, once there are enough. Raises OffsetOutOfRange: the source
         does not have them any more."""
         topics, records = self.config.topics, 0
-        async with self.clusters.source.reader(
+        async with self.clusters.source_cluster.reader(
             {partition: EARLIEST},
             start=bookmark_of({partition: start}),
             until=bookmark_of({partition: end}),
