@@ -13,7 +13,7 @@ from odradek.mirror.sources import ClusterSource
 from odradek.testing import MemoryCluster
 from odradek.types import TopicPartition
 
-__all__ = ["config_of", "copied", "opened", "partition", "records", "same", "url_of"]
+__all__ = ["config_of", "copied", "opened", "partition", "records", "same", "topic_id_of", "url_of"]
 
 
 def config_of(
@@ -41,6 +41,12 @@ async def opened(source: MemoryCluster, target: MemoryCluster) -> AsyncIterator[
 async def url_of(source: ClusterSource) -> str:
     """Return the URL of a source: its identity, where a test writes what a mirror has stored."""
     return source._url
+
+
+def topic_id_of(cluster: MemoryCluster, topic: str) -> str | None:
+    """Return the id of a topic, as its description has it."""
+    known = cluster._state.table.topic_id(topic)
+    return None if known is None else known.hex()
 
 
 def records(cluster: MemoryCluster, topic: str) -> dict[int, list[ProducerRecord]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 from tests.loops import ASYNCIO, on
+from tests.mirror.mirrors import topic_id_of, url_of
 from tests.mirror.verifying import FILE
 
 import odradek
@@ -16,6 +17,7 @@ from odradek.core.interfaces import ProducerRecord
 from odradek.mirror import verify_partition
 from odradek.mirror.config import ClusterConfig, MirrorConfig, load
 from odradek.mirror.run import run
+from odradek.mirror.sources import ClusterSource
 from odradek.mirror.stored import (
     CopiedTopic,
     CopyProgress,
@@ -61,6 +63,7 @@ def config(
         return target.connect() if config.url == TARGET else connect(config)
 
     monkeypatch.setattr(ClusterConfig, "connect", connected)
+    monkeypatch.setattr(ClusterSource, "identity", url_of)
     monkeypatch.setattr(verify_partition, "CHUNK_RECORDS", 1)
     text = FILE.format(topics="").replace("kafka://source:9092", _url(broker)).replace("orders", tmp_path.name)
     (tmp_path / "mirror.toml").write_text(text)
@@ -106,7 +109,7 @@ def _copied(target: MemoryCluster, config: MirrorConfig, written: list[Record], 
     progress = CopyProgress(SourcePosition(written[-1].next_position), len(written), len(written))
     stored: list[Stored] = [
         MirrorIdentity(config.source.url, TARGET),
-        CopiedTopic(topic, topic, None, {source: CopyTarget(0, 0)}),
+        CopiedTopic(topic, topic, topic_id_of(target, topic), {source: CopyTarget(0, 0)}),
         *entries,
         Progress(0, {source: progress}),
     ]

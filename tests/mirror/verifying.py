@@ -27,7 +27,7 @@ from odradek.mirror.stored import (
 from odradek.testing import MemoryCluster
 from odradek.types import TopicPartition
 
-from .mirrors import url_of
+from .mirrors import topic_id_of, url_of
 
 __all__ = ["P0", "Pair", "record"]
 
@@ -111,7 +111,7 @@ class Pair:
         self.store(
             [
                 MirrorIdentity("kafka://source:9092", "kafka://target:9092"),
-                CopiedTopic("orders", "orders", None, {P0: CopyTarget(0, 0)}),
+                CopiedTopic("orders", "orders", topic_id_of(self.target, "orders"), {P0: CopyTarget(0, 0)}),
                 *entries,
                 Progress(0, {P0: progress}),
             ]
