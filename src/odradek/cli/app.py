@@ -53,7 +53,10 @@ VERBS: Mapping[str, tuple[str, str]] = {
         "Print, list, dump or verify segment files and log directories of a broker, of 0.7 and of 0.8 to 4.x.",
     ),
     "ls": ("ls", "List topics, or the partitions of TOPIC with their brokers, positions and sizes."),
-    "mirror": ("mirror.group", "Copy topics from a cluster of any release to another one, every record exactly once."),
+    "mirror": (
+        "mirror.group",
+        "Copy topics from a cluster of any release to another one, every record exactly once, and move groups.",
+    ),
     "offsets": (
         "offsets",
         "Print the oldest position and the end of each partition of TOPIC, or its position at TIME.",

@@ -10,5 +10,5 @@ __all__ = ["FILE", "needs_mirror"]
 
 FILE = click.argument("file", metavar="FILE.toml", type=click.Path(dir_okay=False))
 
-needs_mirror = needs_extra("mirror", "pydantic", "tomlkit")
+needs_mirror = needs_extra("mirror", "jinja2", "pydantic", "tomlkit")
 """Decorates every command of a mirror."""

@@ -1,0 +1,200 @@
+"""The end of a mirror: what has to be true before consumers and producers use the target alone, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import anyio
+
+from odradek.errors import Unsupported
+from odradek.mirror.clusters import Clusters, open_clusters
+from odradek.mirror.config import MirrorConfig
+from odradek.mirror.groups import GroupPosition, translate_groups
+from odradek.mirror.run import finish
+from odradek.mirror.status import MirrorStatus, status_open
+from odradek.types import TopicPartition
+
+__all__ = ["CutoverCheck", "CutoverFacts", "CutoverResult", "First", "checklist", "cutover"]
+
+First = Literal["consumers", "producers"]
+"""The order of the move. Consumers first: they read on the target what is still written on the source. Producers first:
+consumers read what these write on the target once they have moved, too."""
+
+QUIET_S = 5.0
+"""Time in which nothing may be written to the source (s)."""
+
+MAX_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class CutoverFacts:
+    """The state of both clusters.
+
+    Args:
+        lags: Source partition -> what is not copied of it, in `unit`; None: its broker is away.
+        unit: What positions count: `records`, or `bytes` (0.7).
+        written: Partitions of the source that were written to while they were watched.
+        watched_s: For how long that was (s).
+        members: Group -> number of its members on the source.
+        positions: What was decided about the groups' positions.
+        silent: Groups that the file names, and that have committed nothing.
+    """
+
+    lags: Mapping[TopicPartition, int | None]
+    unit: str
+    written: Sequence[TopicPartition]
+    watched_s: float
+    members: Mapping[str, int]
+    positions: Sequence[GroupPosition]
+    silent: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class CutoverCheck:
+    """One step of the way over.
+
+    Args:
+        step: What has to be true.
+        ok: It is.
+        evidence: What was seen, and if it is not true, what to do.
+    """
+
+    step: str
+    ok: bool
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class CutoverResult:
+    """Result of `cutover`.
+
+    Args:
+        checks: In the order in which they come true.
+        finished: The mirror has been finished.
+    """
+
+    checks: tuple[CutoverCheck, ...]
+    finished: bool
+
+    @property
+    def ok(self) -> bool:
+        """True if nothing is missing."""
+        return all(check.ok for check in self.checks)
+
+
+# ---- decisions; pure -----------------------------------------------------------------------------------------
+
+
+def checklist(first: First, facts: CutoverFacts) -> tuple[CutoverCheck, ...]:
+    """Return what has to be true, in the order in which it comes true."""
+    producers = (_nothing_is_written(facts), _everything_is_copied(facts))
+    consumers = (_groups_are_empty(facts), _positions_are_written(facts))
+    return consumers + producers if first == "consumers" else producers + consumers
+
+
+def _nothing_is_written(facts: CutoverFacts) -> CutoverCheck:
+    step = "no producer writes to the source"
+    if facts.written:
+        return CutoverCheck(
+            step, False, f"these were written to just now: {_listed(facts.written)}: stop the producers"
+        )
+    return CutoverCheck(step, True, f"{len(facts.lags)} partitions have not grown for {facts.watched_s:g} s")
+
+
+def _everything_is_copied(facts: CutoverFacts) -> CutoverCheck:
+    step = "everything is copied"
+    if not facts.lags:
+        return CutoverCheck(step, False, "nothing was copied yet: odradek mirror run")
+    if away := [partition for partition, lag in facts.lags.items() if lag is None]:
+        return CutoverCheck(step, False, f"the source has no broker for {_listed(away)} now")
+    if behind := [partition for partition, lag in facts.lags.items() if lag]:
+        total = sum(lag or 0 for lag in facts.lags.values())
+        return CutoverCheck(step, False, f"{total} {facts.unit} are not, in {_listed(behind)}: let the mirror run")
+    return CutoverCheck(step, True, f"the lag of all {len(facts.lags)} partitions is 0")
+
+
+def _groups_are_empty(facts: CutoverFacts) -> CutoverCheck:
+    step = "no consumer of the groups is left on the source"
+    if active := [f"{group} ({members})" for group, members in sorted(facts.members.items()) if members]:
+        return CutoverCheck(step, False, f"these groups have members: {_listed(active)}: stop the consumers")
+    return CutoverCheck(step, True, f"{len(facts.members)} groups have no members")
+
+
+def _positions_are_written(facts: CutoverFacts) -> CutoverCheck:
+    step = "the positions of the groups are on the target"
+    if facts.silent:
+        return CutoverCheck(step, False, f"these groups have committed nothing on the source: {_listed(facts.silent)}")
+    for position in facts.positions:
+        where = f"{position.group} in {position.source}"
+        if position.decision == "refuse" or position.match == "not mirrored":
+            return CutoverCheck(step, False, f"{where}: {position.why}")
+    if waiting := [f"{p.group} in {p.source}" for p in facts.positions if p.decision == "write"]:
+        return CutoverCheck(step, False, f"these are not: {_listed(waiting)}: odradek mirror groups --apply")
+    groups = {position.group for position in facts.positions}
+    return CutoverCheck(step, True, f"{len(facts.positions)} positions of {len(groups)} groups")
+
+
+def _listed(items: Sequence[object]) -> str:
+    more = f" and {len(items) - MAX_SHOWN} more" if len(items) > MAX_SHOWN else ""
+    return ", ".join(map(str, items[:MAX_SHOWN])) + more
+
+
+# ---- facts ---------------------------------------------------------------------------------------------------
+
+
+async def cutover(
+    config: MirrorConfig, first: First, *, apply: bool = False, quiet_s: float = QUIET_S
+) -> CutoverResult:
+    """Check whether consumers and producers can use the target alone, and with `apply` finish the mirror if they can.
+
+    A finished mirror copies nothing any more, so that another one can copy back.
+
+    Args:
+        config: The file.
+        first: Who moves first: the order of the checks.
+        apply: Finish the mirror, if nothing is missing.
+        quiet_s: How long nothing may be written to the source (s).
+
+    Raises:
+        MirrorRefused: The file does not fit the clusters.
+        OdradekError: A cluster cannot be reached.
+
+    Cancellation: safe.
+    """
+    async with open_clusters(config) as clusters:
+        checks = checklist(first, await _facts(config, clusters, quiet_s))
+        finished = apply and all(check.ok for check in checks)
+        if finished:
+            await finish(config, clusters.target)
+        return CutoverResult(checks, finished)
+
+
+async def _facts(config: MirrorConfig, clusters: Clusters, quiet_s: float) -> CutoverFacts:
+    before = _ends(await status_open(config, clusters))
+    await anyio.sleep(quiet_s)
+    now = await status_open(config, clusters)
+    groups = await translate_groups(config, clusters)
+    return CutoverFacts(
+        {each.source: each.lag for each in now.partitions},
+        now.unit,
+        [partition for partition, end in _ends(now).items() if end != before.get(partition, end)],
+        quiet_s,
+        await _members(clusters, {position.group for position in groups.positions}),
+        groups.positions,
+        groups.silent,
+    )
+
+
+def _ends(status: MirrorStatus) -> dict[TopicPartition, int | None]:
+    return {each.source: each.end for each in status.partitions}
+
+
+async def _members(clusters: Clusters, groups: set[str]) -> dict[str, int]:
+    """Return how many members groups have on the source; those of a cluster that does not describe groups have none."""
+    try:
+        described = await clusters.source_cluster.admin.describe_groups(sorted(groups))
+    except Unsupported:
+        return dict.fromkeys(groups, 0)
+    return {name: len(group.members) for name, group in described.check().items()}
