@@ -45,6 +45,7 @@ def test_all_commands_are_registered() -> None:
         "lag",
         "log",
         "ls",
+        "mirror",
         "offsets",
         "pipeline",
         "put",

@@ -439,10 +439,11 @@ async def test_a_mirror_that_has_never_run_has_nothing_to_compare(pair: Pair) ->
         await verify(pair.config())
 
 
-async def test_a_partition_that_was_not_copied_yet_is_not_equal(pair: Pair) -> None:
+async def test_a_partition_that_was_not_copied_yet_is_equal_only_if_it_is_empty(pair: Pair) -> None:
     pair.source.append("orders", ROWS)
     pair.copied(ROWS, TWO_RUNS, 10)
-    pair.source.add_partitions("orders", 2)
+    pair.source.add_partitions("orders", 3)
+    pair.source.append("orders", ROWS, partition=2)
     result = await verify(pair.config())
-    assert [partition.equal for partition in result.partitions] == [True, False]
-    assert result.partitions[1].error == "it has not been copied yet"
+    assert [partition.equal for partition in result.partitions] == [True, True, False]
+    assert [partition.error for partition in result.partitions] == ["", "", "it has not been copied yet"]

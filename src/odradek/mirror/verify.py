@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -82,17 +82,29 @@ async def verify(
         stored, _ = await read_state(config, clusters.target)
         check(config, stored, topics)
         file = _StateFile(state)
-        result = file.read(config, topics) or _begin(config, stored, topics)
+        result = file.read(config, topics) or await _begin(config, clusters, stored, topics)
         await _Verification(config, clusters, stored, result, file, progress).run()
     return result
 
 
-def _begin(config: MirrorConfig, stored: StoredState, topics: ClusterTopics) -> VerifiedMirror:
+async def _begin(
+    config: MirrorConfig, clusters: Clusters, stored: StoredState, topics: ClusterTopics
+) -> VerifiedMirror:
     partitions = [_begin_partition(config, stored, partition) for each in topics.source.values() for partition in each]
     identity = topics.identity
     if stored.identity is None or not partitions:
         raise MirrorRefused(f"the mirror {config.name!r} has copied nothing yet: run it first")
+    await _accept_empty(clusters, [partition for partition in partitions if partition.error])
     return VerifiedMirror(config.name, identity.source, identity.target, time.time(), partitions=partitions)
+
+
+async def _accept_empty(clusters: Clusters, partitions: Sequence[VerifiedPartition]) -> None:
+    """Take the error from partitions of which nothing was copied because the source has no records in them."""
+    extents = await clusters.source.extents([partition.source for partition in partitions], read_committed=False)
+    for partition in partitions:
+        extent = extents.get(partition.source)
+        if extent is not None and extent.earliest == extent.latest:
+            partition.error = ""
 
 
 def _begin_partition(config: MirrorConfig, stored: StoredState, source: TopicPartition) -> VerifiedPartition:

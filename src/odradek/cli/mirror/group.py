@@ -19,6 +19,7 @@ __all__ = ["mirror"]
     epilog=examples(
         "odradek mirror plan leave07.toml",
         "odradek mirror run leave07.toml --follow",
+        "odradek mirror status leave07.toml --json",
         "odradek mirror verify leave07.toml",
         "odradek mirror groups leave07.toml --apply",
         "odradek mirror cutover leave07.toml --first consumers",
