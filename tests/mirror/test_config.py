@@ -84,7 +84,7 @@ def test_which_topics_and_their_names(tmp_path: Path, monkeypatch: pytest.Monkey
         ('name = "leave07"', "", "1: name: it is missing"),
         ("leave07", "a b", "1: name: String should match pattern"),
         ("kafka07+zk://zk1:2181,zk2:2181/kafka", "nonsense://x", "2: source: "),
-        ("kafka07+zk://zk1", "kafka07+zk://me@zk1", "3: source.url: no user here"),
+        ("kafka07+zk://zk1", "kafka+sasl://me@zk1", "3: source.url: no user here"),
         ("kafka://new1", "kafka07://1@new1", "4: target: a target is named by kafka://"),
         ('include = ["orders"]', "", "6: topics: give include, pattern, or both"),
         ('include = ["orders"]', 'pattern = "("', "7: topics.pattern: not a regular expression"),

@@ -50,7 +50,7 @@ def _size(value: object) -> object:
 
 
 def _without_user(url: str) -> str:
-    if "@" in url.partition("://")[2].partition("/")[0] and not url.startswith("kafka07:"):
+    if "@" in url.partition("://")[2].partition("/")[0] and not url.startswith("kafka07"):  # ids, or ZooKeeper's user
         raise ValueError("no user here: [security] has sasl_username and sasl_password")
     return url
 
