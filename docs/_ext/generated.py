@@ -5,6 +5,7 @@
 {errors}            every error, its attributes and its docstring
 {options} NAME      the fields of a dataclass of odradek (module:class) with defaults and meaning
 {pipelinefile}      the keys of a pipeline file
+{mirrorfile}        the keys of the file of a mirror
 {metrics}           the metrics of a pipeline for Prometheus
 {commands}          the help of every command
 {otherclient} NAME  the options of another client, and what they are called here
@@ -34,6 +35,7 @@ from odradek import errors
 from odradek.cli.app import cli
 from odradek.core import states
 from odradek.core.kafka.lightweight_consumer import RELEASED
+from odradek.mirror.config import MirrorConfig
 from odradek.pipeline import monitoring
 from odradek.pipeline.config import ConfigTable, Pipeline
 
@@ -118,7 +120,7 @@ def _cell(text: str) -> str:
 
 
 def _models(name: str, model: type[ConfigTable]) -> Iterator[tuple[str, type[ConfigTable]]]:
-    """A table of the pipeline file and those in it, with their names."""
+    """A table of a file and those in it, with their names."""
     yield name, model
     for key, field in model.model_fields.items():
         kinds = [field.annotation, *get_args(field.annotation)]
@@ -129,15 +131,22 @@ def _models(name: str, model: type[ConfigTable]) -> Iterator[tuple[str, type[Con
 
 
 class PipelineFile(SphinxDirective):
+    model: type[ConfigTable] = Pipeline
+
     def run(self) -> list[nodes.Node]:
         lines: list[str] = []
-        for table, model in _models("", Pipeline):
+        for table, model in _models("", self.model):
             fields = {key: field for key, field in model.model_fields.items() if field.description is not None}
             lines += ["", f"**[{table}]**", "", "| key | default | meaning |", "|---|---|---|"] if fields else []
             for key, field in fields.items():
-                default = "required" if field.is_required() else f"`{json.dumps(field.get_default())}`"
+                value = field.get_default(call_default_factory=True)
+                default = "required" if field.is_required() else f"`{json.dumps(value)}`"
                 lines.append(f"| `{key}` | {default.replace('`null`', '')} | {_cell(field.description or '')} |")
         return self.parse_text_to_nodes("\n".join(lines))
+
+
+class MirrorFile(PipelineFile):
+    model = MirrorConfig
 
 
 class Metrics(SphinxDirective):
@@ -249,6 +258,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
         "errors": Errors,
         "options": Options,
         "pipelinefile": PipelineFile,
+        "mirrorfile": MirrorFile,
         "metrics": Metrics,
         "commands": Commands,
         "otherclient": OtherClient,
