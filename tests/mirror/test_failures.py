@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
+import odradek.mirror.run as run_module
 import odradek.mirror.task as task_module
 from odradek.core.backoff import Backoff
 from odradek.core.interfaces import ProducerRecord
@@ -34,7 +35,8 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_module, "PAUSES", Backoff(0.001, 2.0, 0.01))
+    for module in (run_module, task_module):
+        monkeypatch.setattr(module, "PAUSES", Backoff(0.001, 2.0, 0.01))
 
 
 async def error_of(source: MemoryCluster, target: MemoryCluster, config: Any, **options: Any) -> OdradekError:
@@ -73,6 +75,19 @@ async def test_a_request_that_is_lost(operation: Any, applied: bool) -> None:
     cut = Cut(2, lambda: cluster.fail(operation, error, applied=applied))
     await run_mirror(source, target, config, committed=cut)
     assert same(source, target, "t")
+
+
+@pytest.mark.parametrize("operation", ["positions", "init_producer", "commit_transaction"])
+async def test_a_run_that_begins_while_requests_are_lost(operation: Any) -> None:
+    source, target = filled({"t": 2}), MemoryCluster()
+    config = config_of("t", run=SMALL)
+    await run_mirror(source, target, config)
+    source.append("t", rows(10), partition=1)
+    source.create_topic("u")
+    error = ConnectionLost("memory", "reset", True)
+    target.fail(operation, error, times=12)
+    await run_mirror(source, target, config_of("t", "u", run=SMALL))
+    assert same(source, target, "t") and "u" in target._state.table.topics
 
 
 async def test_leaders_that_move() -> None:

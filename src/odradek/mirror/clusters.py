@@ -185,12 +185,14 @@ async def _create(
         if not isinstance(failed, BrokerError) or failed.name != "TOPIC_ALREADY_EXISTS":
             raise failed
 
+    late = NotWritten((), f"topic {topic!r} has partitions without a leader")
+
     async def describe() -> None:
         described = (await cluster.admin.describe_topics(topic)).check()[topic]
         if not described.partitions or any(p.leader is None for p in described.partitions):
-            raise NotWritten((), f"topic {topic!r} has partitions without a leader")
+            raise late
 
-    await retry(describe, Backoff(), passes=lambda error: error.retriable, limit_s=CREATED_WITHIN)
+    await retry(describe, Backoff(), limit_s=CREATED_WITHIN, late=late)
 
 
 async def create_topics(config: MirrorConfig, clusters: Clusters, planned: Iterable[PlannedTopic]) -> None:

@@ -7,14 +7,15 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 from anyio.abc import TaskGroup
 
 from odradek.client.cluster import Cluster
 from odradek.core.interfaces import ProducerRecord
-from odradek.errors import OdradekError, Unsupported
+from odradek.errors import CommitOutcomeUnknown, OdradekError, Unsupported
+from odradek.io.retry import retry
 from odradek.mirror.clusters import (
     Clusters,
     create_mirror_topic,
@@ -36,7 +37,7 @@ from odradek.mirror.planning import (
 )
 from odradek.mirror.sources import MirrorSource
 from odradek.mirror.stored import CopiedTopic, Finished, Stored, StoredState, stored_records
-from odradek.mirror.task import CopiedRecords, LostRange, MirrorTask, TaskSettings
+from odradek.mirror.task import PAUSES, CopiedRecords, LostRange, MirrorTask, TaskSettings
 from odradek.types import Position, TopicPartition
 
 __all__ = ["MirrorPlan", "MirrorResult", "finish", "plan", "plan_open", "run", "run_open"]
@@ -144,21 +145,44 @@ async def run_open(
         result.add(copied)
         committed(copied)
 
-    planned = await plan_open(config, clusters)
-    copied, topics = await _prepare(config, clusters, planned.exactly_once, running=False)
+    begun = await retry(lambda: _begin(config, clusters, follow), PAUSES, passes=lambda error: _passes(config, error))
     settings = TaskSettings(
         config,
         clusters,
-        planned.exactly_once,
-        topics.identity.source,
-        ends=None if follow else await _ends(config, clusters.source, copied),
+        begun.exactly_once,
+        begun.source,
+        ends=begun.ends,
         committed=count,
         lost=result.lost.update,
         reading=RateLimit(config.run.source_bytes_per_second),
         writing=RateLimit(config.run.target_bytes_per_second),
     )
-    await _Tasks(settings).run(copied, follow=follow)
+    await _Tasks(settings).run(begun.copied, follow=follow)
     return result
+
+
+class _Begun(NamedTuple):
+    """What a run copies. Its other fields are those of `TaskSettings`."""
+
+    exactly_once: bool
+    source: str
+    copied: Sequence[CopiedTopic]
+    ends: Mapping[TopicPartition, Position] | None
+
+
+async def _begin(config: MirrorConfig, clusters: Clusters, follow: bool) -> _Begun:
+    planned = await plan_open(config, clusters)
+    copied, topics = await _prepare(config, clusters, planned.exactly_once, running=False)
+    ends = None if follow else await _ends(config, clusters.source, copied)
+    return _Begun(planned.exactly_once, topics.identity.source, copied, ends)
+
+
+def _passes(config: MirrorConfig, error: OdradekError) -> bool:
+    """Return True if a run can begin again after an error: it finds what was written, such as topics that it made."""
+    passes = error.retriable or isinstance(error, CommitOutcomeUnknown)
+    if passes:
+        log.warning("mirror %s: begins again: %s", config.name, error)
+    return passes
 
 
 class _Tasks:

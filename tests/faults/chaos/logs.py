@@ -9,7 +9,7 @@ from typing import Any
 
 from .checks import StoredRecord
 
-__all__ = ["committed_positions", "end_positions", "stored_records"]
+__all__ = ["committed_positions", "end_positions", "stored_messages", "stored_records"]
 
 SILENCE_S = 60.0
 """Limit for a broker to send something (s)."""
@@ -28,9 +28,9 @@ def _partitions(topic: str, size: int) -> list[Any]:
     return [client.TopicPartition(topic, number, 0) for number in range(size)]
 
 
-def end_positions(bootstrap: str, topic: str, size: int) -> dict[int, int]:
+def end_positions(bootstrap: str, topic: str, size: int, **settings: Any) -> dict[int, int]:
     """Return partition -> the end of its log."""
-    consumer = _consumer(bootstrap)
+    consumer = _consumer(bootstrap, **settings)
     ends = {each.partition: consumer.get_watermark_offsets(each, SILENCE_S)[1] for each in _partitions(topic, size)}
     consumer.close()
     return ends
@@ -58,13 +58,21 @@ def committed_positions(bootstrap: str, group: str, topic: str, size: int) -> di
 
 
 def stored_records(bootstrap: str, topic: str, ends: Mapping[int, int], isolation: str) -> Iterator[StoredRecord]:
-    """Yield all records up to these ends.
+    """Yield all records up to these ends. Raises TimeoutError: see `stored_messages`."""
+    for message in stored_messages(bootstrap, topic, ends, isolation):
+        yield message.partition(), message.offset(), message.value()
+
+
+def stored_messages(
+    bootstrap: str, topic: str, ends: Mapping[int, int], isolation: str, **settings: Any
+) -> Iterator[Any]:
+    """Yield all messages up to these ends, as librdkafka has them.
 
     Raises:
         TimeoutError: The brokers send nothing, or not the end: a transaction is open.
     """
     client: Any = importlib.import_module("confluent_kafka")
-    consumer = _consumer(bootstrap, **{"isolation.level": isolation})
+    consumer = _consumer(bootstrap, **{"isolation.level": isolation, **settings})
     consumer.assign(_partitions(topic, len(ends)))
     waiting, heard = {partition for partition, end in ends.items() if end}, time.monotonic()
     try:
@@ -73,7 +81,7 @@ def stored_records(bootstrap: str, topic: str, ends: Mapping[int, int], isolatio
                 partition, error = message.partition(), message.error()
                 if error is None:
                     heard = time.monotonic()
-                    yield partition, message.offset(), message.value()
+                    yield message
                 elif error.code() == client.KafkaError._PARTITION_EOF and message.offset() >= ends[partition]:
                     waiting.discard(partition)
             if time.monotonic() > heard + SILENCE_S:
