@@ -23,6 +23,7 @@ from odradek.errors import (
 from odradek.mirror.errors import LostRecords, ProgressLost, RecordRefused, SourceChanged
 from odradek.mirror.planning import MirrorRefused
 from odradek.mirror.run import MirrorResult, finish, plan_open, run_open
+from odradek.mirror.sources import ClusterSource
 from odradek.mirror.task import LostRange
 from odradek.testing import MemoryCluster
 from odradek.types import TopicPartition
@@ -88,6 +89,25 @@ async def test_a_run_that_begins_while_requests_are_lost(operation: Any) -> None
     target.fail(operation, error, times=12)
     await run_mirror(source, target, config_of("t", "u", run=SMALL))
     assert same(source, target, "t") and "u" in target._state.table.topics
+
+
+async def test_a_run_waits_for_topics_that_were_copied_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = filled({"t": 1}), MemoryCluster()
+    config = config_of("t")
+    await run_mirror(source, target, config)
+    listed, calls = ClusterSource.listed, []
+
+    async def nothing_at_first(cluster: ClusterSource) -> Any:
+        calls.append(cluster)
+        return () if len(calls) < 4 else await listed(cluster)
+
+    monkeypatch.setattr(ClusterSource, "listed", nothing_at_first)
+    source.append("t", rows(10))
+    assert copied(await run_mirror(source, target, config)) == 10
+    monkeypatch.setattr(run_module, "TOPICS_AWAY_S", 0.0)
+    calls.clear()
+    error = await error_of(source, target, config)
+    assert isinstance(error, MirrorRefused) and str(error) == "topics.include: the source has no topic 't'"
 
 
 async def test_leaders_that_move() -> None:

@@ -16,6 +16,7 @@ __all__ = [
     "MirrorRefused",
     "PlannedTopic",
     "TargetTopic",
+    "TopicsAway",
     "check",
     "check_running",
     "finished_text",
@@ -40,6 +41,11 @@ class MirrorRefused(ConfigError):
 
     def message(self) -> str:
         return "\n".join(self.mistakes)
+
+
+class TopicsAway(MirrorRefused):
+    """The source has none of the partitions of a topic that was copied before. A broker that has just started knows no
+    topics for a moment, and in 0.7 the partitions of a broker are away while it is; or the topic was deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +105,17 @@ def check(config: MirrorConfig, state: StoredState, topics: ClusterTopics) -> No
     """Compare what is to be copied with what both clusters look like.
 
     Raises:
+        TopicsAway: Only topics of the source are missing that were copied before.
         MirrorRefused: Something is wrong.
     """
-    mistakes = [*_of_clusters(config, state, topics), *_of_includes(config, topics)]
+    missing = [name for name in config.topics.include if name not in topics.source]
+    away = [f"topics.include: the source has no topic {name!r}" for name in missing]
+    mistakes = [*_of_clusters(config, state, topics), *away]
     for name in topics.source:
         mistakes += _of_topic(config, state.topics.get(name), name, topics)
     if mistakes:
-        raise MirrorRefused(*mistakes)
+        passes = mistakes == away and state.topics.keys() >= set(missing)
+        raise (TopicsAway if passes else MirrorRefused)(*mistakes)
 
 
 def check_running(
@@ -170,14 +180,6 @@ def _of_loops(topics: ClusterTopics, names: Iterable[str]) -> list[str]:
         f"back: leave it out (topics.exclude), or finish {mirror!r} first"
         for name, mirror in sorted(back)
         if name in chosen
-    ]
-
-
-def _of_includes(config: MirrorConfig, topics: ClusterTopics) -> list[str]:
-    return [
-        f"topics.include: the source has no topic {name!r}"
-        for name in config.topics.include
-        if name not in topics.source
     ]
 
 

@@ -30,6 +30,7 @@ from odradek.mirror.planning import (
     ClusterTopics,
     MirrorRefused,
     PlannedTopic,
+    TopicsAway,
     check,
     check_running,
     lost_text,
@@ -43,6 +44,9 @@ from odradek.types import Position, TopicPartition
 __all__ = ["MirrorPlan", "MirrorResult", "finish", "plan", "plan_open", "run", "run_open"]
 
 log = logging.getLogger(__name__)
+
+TOPICS_AWAY_S = 30.0
+"""Time that a run waits for topics of the source that were copied before, and are not there when it begins (s)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +149,16 @@ async def run_open(
         result.add(copied)
         committed(copied)
 
-    begun = await retry(lambda: _begin(config, clusters, follow), PAUSES, passes=lambda error: _passes(config, error))
+    until = anyio.current_time() + TOPICS_AWAY_S
+
+    def passes(error: OdradekError) -> bool:
+        is_passing = error.retriable or isinstance(error, CommitOutcomeUnknown)
+        if is_passing or (isinstance(error, TopicsAway) and anyio.current_time() < until):
+            log.warning("mirror %s: begins again: %s", config.name, error)
+            return True
+        return False
+
+    begun = await retry(lambda: _begin(config, clusters, follow), PAUSES, passes=passes)
     settings = TaskSettings(
         config,
         clusters,
@@ -171,18 +184,11 @@ class _Begun(NamedTuple):
 
 
 async def _begin(config: MirrorConfig, clusters: Clusters, follow: bool) -> _Begun:
+    """Decide what is copied. After an error it can be called again: it finds what was written, such as new topics."""
     planned = await plan_open(config, clusters)
     copied, topics = await _prepare(config, clusters, planned.exactly_once, running=False)
     ends = None if follow else await _ends(config, clusters.source, copied)
     return _Begun(planned.exactly_once, topics.identity.source, copied, ends)
-
-
-def _passes(config: MirrorConfig, error: OdradekError) -> bool:
-    """Return True if a run can begin again after an error: it finds what was written, such as topics that it made."""
-    passes = error.retriable or isinstance(error, CommitOutcomeUnknown)
-    if passes:
-        log.warning("mirror %s: begins again: %s", config.name, error)
-    return passes
 
 
 class _Tasks:

@@ -27,7 +27,7 @@ from odradek.testing.process import ServerProcess
 
 from .sources import PARTITIONS, TOPIC, Kafka07Source, KafkaSource, Rows, Source, messages_of
 
-__all__ = ["Report", "run"]
+__all__ = ["Report", "differences", "run"]
 
 REACHED_S = 240.0
 """Limit for a mirror to reach the end of the source once all runs (s)."""
@@ -121,7 +121,7 @@ class _Run:
     def _watch(self) -> None:
         """Start the mirror again if it has ended, which it does if it cannot connect when it begins."""
         if not self._mirror.running:
-            log = self._mirror.log_tail()
+            log = self._mirror.log_tail(20_000)
             why = log.rpartition("\n")[2]
             known = why.startswith("odradek.errors.Unreachable: ") and "in open_clusters" in log
             (self._report.ended if known else self._report.problems).append(why if known else log)
@@ -196,8 +196,8 @@ class _Run:
         return True
 
     def _kill(self, number: int) -> None:
-        """Kill the mirror three times, then brokers of each side."""
-        kind = ("mirror", "target", "mirror", "source", "mirror")[number % 5]
+        """Kill the mirror, three times of five, or a broker of one side."""
+        kind = ("mirror", "target", "source", "mirror", "mirror")[number % 5]
         self._report.faults[f"{kind} killed"] += 1
         if kind == "mirror":
             self._watch()
@@ -251,7 +251,7 @@ def run(
         direct = ",".join(f"{broker.host}:{broker.plaintext_port}" for broker in new.brokers)
         wanted, copied = old.rows(), messages_of(direct, old.fields)
         report.records = sum(map(len, wanted.values()))
-        report.problems += _differences(wanted, copied)
+        report.problems += differences(wanted, copied)
     report.seconds = round(time.monotonic() - began, 1)
     return report
 
@@ -268,7 +268,7 @@ class _stopping(ExitStack):
         return self._server
 
 
-def _differences(wanted: Rows, copied: Rows) -> list[str]:
+def differences(wanted: Rows, copied: Rows) -> list[str]:
     """Return how the rows of partitions differ."""
     problems = []
     for number, rows in wanted.items():
