@@ -150,6 +150,20 @@ async def test_a_second_run_takes_over() -> None:
     assert same(source, target, "t")
 
 
+async def test_a_run_does_not_wait_for_the_transaction_of_a_process_that_was_killed() -> None:
+    source, target = filled({"t": 1}), MemoryCluster()
+    config = config_of("t", run={"tasks": 1})
+    await run_mirror(source, target, config)
+    source.append("t", rows(10))
+    async with target.connect() as cluster:
+        with pytest.raises(OdradekError):  # this transaction, which would be open for a minute, is aborted
+            async with cluster.producer(transactional_id=config.transactional_id(0)) as killed, killed.transaction():
+                (await killed.send_many(config.topic, [ProducerRecord(b"-", b"-")], partition=0)).check()
+                with anyio.fail_after(30):
+                    assert copied(await run_mirror(source, target, config)) == 10
+    assert same(source, target, "t")
+
+
 async def test_finishing_ends_a_run_for_good() -> None:
     source, target = filled({"t": 1}), MemoryCluster()
     config = config_of("t", run={"tasks": 1})

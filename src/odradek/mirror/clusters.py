@@ -97,13 +97,17 @@ async def _target_topic(cluster: Cluster, name: str) -> TargetTopic:
 # ---- the topic of the mirror ---------------------------------------------------------------------------------
 
 
-async def read_state(config: MirrorConfig, cluster: Cluster, *, whole: bool = True) -> tuple[StoredState, int]:
+async def read_state(
+    config: MirrorConfig, cluster: Cluster, *, whole: bool = True, waits: bool = True
+) -> tuple[StoredState, int]:
     """Return what the topic of the mirror says, and how many partitions it has: 0 if there is none.
 
     Args:
         config: The file.
         cluster: The target.
         whole: Read all of it; otherwise only partition 0, which has the clusters and the topics.
+        waits: Wait for the end of transactions that are open; otherwise only what comes before them is read. The broker
+            ends that of a process that was killed after a minute.
 
     Raises:
         StoredStateError: A record is not what a mirror writes.
@@ -113,12 +117,15 @@ async def read_state(config: MirrorConfig, cluster: Cluster, *, whole: bool = Tr
     """
     if config.topic not in await cluster.topics():
         return StoredState(config.topic), 0
-    return await _read_topic(config.topic, cluster, whole=whole)
+    return await _read_topic(config.topic, cluster, whole=whole, waits=waits)
 
 
-async def _read_topic(topic: str, cluster: Cluster, *, whole: bool) -> tuple[StoredState, int]:
+async def _read_topic(topic: str, cluster: Cluster, *, whole: bool, waits: bool = True) -> tuple[StoredState, int]:
     state = StoredState(topic)
     ends = await cluster.positions(topic, LATEST)
+    if not waits:
+        extents = await cluster.driver.logs.extents(list(ends), read_committed=True)
+        ends = {partition: Position(extent.latest) for partition, extent in extents.items()}
     chosen = [p for p in ends if whole or p.partition == 0]
     await _read(state, cluster, dict.fromkeys(chosen, EARLIEST), ends)
     return state, len(ends)

@@ -98,10 +98,10 @@ async def plan(config: MirrorConfig) -> MirrorPlan:
         return await plan_open(config, clusters)
 
 
-async def plan_open(config: MirrorConfig, clusters: Clusters) -> MirrorPlan:
-    """Do the same with clusters that are open."""
+async def plan_open(config: MirrorConfig, clusters: Clusters, *, waits: bool = True) -> MirrorPlan:
+    """Do the same with clusters that are open. `waits`: see `read_state`."""
     topics = await survey(config, clusters)
-    state, tasks = await read_state(config, clusters.target, whole=False)
+    state, tasks = await read_state(config, clusters.target, whole=False, waits=waits)
     check(config, state, topics)
     planned = _planned(config, clusters, state, topics, tasks)
     if config.topics.origin_headers and not planned.exactly_once:
@@ -185,10 +185,14 @@ class _Begun(NamedTuple):
 
 async def _begin(config: MirrorConfig, clusters: Clusters, follow: bool) -> _Begun:
     """Decide what is copied. After an error it can be called again: it finds what was written, such as new topics."""
-    planned = await plan_open(config, clusters)
-    copied, topics = await _prepare(config, clusters, planned.exactly_once, running=False)
+    exactly_once = _has_transactions(config, clusters.target)
+    try:
+        await plan_open(config, clusters, waits=not exactly_once)
+    except MirrorRefused:
+        await plan_open(config, clusters)  # a transaction that is open may have been in the way
+    copied, topics = await _prepare(config, clusters, exactly_once, running=False)
     ends = None if follow else await _ends(config, clusters.source, copied)
-    return _Begun(planned.exactly_once, topics.identity.source, copied, ends)
+    return _Begun(exactly_once, topics.identity.source, copied, ends)
 
 
 class _Tasks:
@@ -287,6 +291,9 @@ async def _prepare(
     if config.topic not in await clusters.target.topics():
         await create_mirror_topic(config, clusters.target)
     async with _deciding(config, clusters.target, exactly_once) as store:
+        if not running:
+            async with _deciding(config, clusters.target, exactly_once, 0):
+                pass  # this ends the transaction of a process that was killed: reading would wait for it
         topics = await survey(config, clusters)
         state, tasks = await read_state(config, clusters.target, whole=False)
         if running:
