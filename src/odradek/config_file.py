@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar, get_args
+from typing import Annotated, Any, TypeAlias, TypeVar, get_args
 
 import tomlkit
-from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
 from tomlkit.items import AoT, Table
 
+from odradek import arguments
 from odradek.errors import ConfigError
 
-__all__ = ["ConfigFile", "ConfigFileError", "ConfigTable", "read"]
+__all__ = ["ConfigFile", "ConfigFileError", "ConfigTable", "RegularExpression", "Size", "parsed", "read"]
 
 Lines: TypeAlias = dict[tuple[str, ...], int]
 """Key of the file -> its line."""
@@ -54,6 +55,37 @@ class ConfigFile(ConfigTable):
         its table."""
         return f"{self._file}:{_line_of(self._lines, key)}: {'.'.join(key)}"
 
+
+# ---- values that keys may have -------------------------------------------------------------------------------
+
+
+def _size(value: object) -> object:
+    size = arguments.bytes_of_text(value) if isinstance(value, str) else value
+    if size is None:
+        raise ValueError('a size is a number of bytes, or like "64k", "128m", "2g"')
+    return size
+
+
+def parsed(parse: Callable[[str], object], mistake: str = "{}") -> AfterValidator:
+    """Return a validator of texts: a mistake is what a function returns None for, or an error of it."""
+
+    def check(text: str) -> str:
+        try:
+            result = parse(text)
+        except (ValueError, KeyError, OSError, re.error) as error:
+            raise ValueError(mistake.format(error)) from None
+        if result is None:
+            raise ValueError(mistake)
+        return text
+
+    return AfterValidator(check)
+
+
+Size: TypeAlias = Annotated[int, BeforeValidator(_size), Field(gt=0)]
+RegularExpression: TypeAlias = Annotated[str, parsed(re.compile, "not a regular expression: {}")]
+
+
+# ---- reading -------------------------------------------------------------------------------------------------
 
 F = TypeVar("F", bound=ConfigFile)
 

@@ -19,13 +19,12 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
-from odradek import arguments
 from odradek.client.cluster import Cluster
 from odradek.client.connect import connect
 from odradek.client.options import Compression
-from odradek.config_file import ConfigFile, ConfigFileError, ConfigTable, read
+from odradek.config_file import ConfigFile, ConfigFileError, ConfigTable, RegularExpression, Size, read
 from odradek.io.security import Security
 from odradek.ranges.request import Directory, parse_directory
 from odradek.types import MiB
@@ -40,13 +39,6 @@ _SECURITY_OPTIONS = {field.name for field in dataclasses.fields(Security)} - {"s
 
 class MirrorFileError(ConfigFileError):
     """The file of a mirror has mistakes."""
-
-
-def _size(value: object) -> object:
-    size = arguments.bytes_of_text(value) if isinstance(value, str) else value
-    if size is None:
-        raise ValueError('a size is a number of bytes, or like "64k", "128m", "2g"')
-    return size
 
 
 def _without_user(url: str) -> str:
@@ -70,21 +62,12 @@ def _log_directory(text: str, info: ValidationInfo) -> str:
     return broker + str((folder / directory.path).absolute())
 
 
-def _regular_expression(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ValueError(f"not a regular expression: {error}") from None
-    return text
-
-
 def _template(text: str) -> str:
     if text.count("{topic}") != 1 or set(text.replace("{topic}", "")) & set("{}"):
         raise ValueError("it must have {topic} once, such as 'old.{topic}'")
     return text
 
 
-Size: TypeAlias = Annotated[int, BeforeValidator(_size), Field(gt=0)]
 Url: TypeAlias = Annotated[str, AfterValidator(_without_user)]
 
 
@@ -164,7 +147,7 @@ class TopicsConfig(ConfigTable):
 
     include: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
     """names of topics"""
-    pattern: Annotated[str, AfterValidator(_regular_expression)] | None = None
+    pattern: RegularExpression | None = None
     """all topics that this regular expression matches as a whole, too, also those that are made later"""
     exclude: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
     """names of topics that `pattern` matches, and that are not copied"""
@@ -205,7 +188,7 @@ class GroupsConfig(ConfigTable):
 
     include: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
     """names of groups; brokers before 0.10.1 do not list all groups: there every one has to be named"""
-    pattern: Annotated[str, AfterValidator(_regular_expression)] | None = None
+    pattern: RegularExpression | None = None
     """all groups that this regular expression matches as a whole, too"""
     exclude: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
     """names of groups that `pattern` matches, or that are among all, and whose positions are not written"""

@@ -21,7 +21,7 @@ The models below are the reference: the text below each field gives its meaning 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias
@@ -29,15 +29,13 @@ from zoneinfo import ZoneInfo
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     Field,
     ValidationInfo,
     model_validator,
 )
 
-from odradek import arguments
 from odradek.client.connect import connect
-from odradek.config_file import ConfigFile, ConfigFileError, ConfigTable, read
+from odradek.config_file import ConfigFile, ConfigFileError, ConfigTable, RegularExpression, Size, parsed, read
 from odradek.core.interfaces import RECORDS
 from odradek.errors import ConfigError
 from odradek.io.drivers import zookeeper_url
@@ -55,13 +53,6 @@ __all__ = ["ConfigTable", "Flow", "Pipeline", "PipelineFileError", "SourceConfig
 def _folder(info: ValidationInfo) -> Path:
     """Return the directory that relative paths start from."""
     return Path((info.context or {}).get("folder", ""))
-
-
-def _size(value: object) -> object:
-    size = arguments.bytes_of_text(value) if isinstance(value, str) else value
-    if size is None:
-        raise ValueError('a size is a number of bytes, or like "64k", "128m", "2g"')
-    return size
 
 
 def _absolute(path: str, info: ValidationInfo) -> str:
@@ -84,38 +75,22 @@ def _columns(columns: list[str], info: ValidationInfo) -> list[str]:
     return columns
 
 
-def _parsed(parse: Callable[[str], object], mistake: str = "{}") -> AfterValidator:
-    """Return a validator of texts: a mistake is what a function returns None for, or an error of it."""
-
-    def check(text: str) -> str:
-        try:
-            result = parse(text)
-        except (ValueError, KeyError, OSError, re.error) as error:
-            raise ValueError(mistake.format(error)) from None
-        if result is None:
-            raise ValueError(mistake)
-        return text
-
-    return AfterValidator(check)
-
-
 # `connect` opens nothing. Addresses may have credentials: they are in no repr, and in no mistake.
 KafkaUrl: TypeAlias = Annotated[
     str,
-    _parsed(re.compile("kafka[:+]").match, "a cluster of 0.7 is named by zookeeper or brokers"),
-    _parsed(re.compile("[^@]*").fullmatch, "no user here: ODRADEK_SASL_USERNAME and ODRADEK_SASL_PASSWORD have it"),
-    _parsed(connect),
+    parsed(re.compile("kafka[:+]").match, "a cluster of 0.7 is named by zookeeper or brokers"),
+    parsed(re.compile("[^@]*").fullmatch, "no user here: ODRADEK_SASL_USERNAME and ODRADEK_SASL_PASSWORD have it"),
+    parsed(connect),
 ]
-ZooKeeperAddress: TypeAlias = Annotated[str, _parsed(lambda text: connect(zookeeper_url(text)))]
-BrokerList: TypeAlias = Annotated[str, _parsed(lambda text: connect(numbered_brokers_url(text)))]
-Size: TypeAlias = Annotated[int, BeforeValidator(_size), Field(gt=0)]
+ZooKeeperAddress: TypeAlias = Annotated[str, parsed(lambda text: connect(zookeeper_url(text)))]
+BrokerList: TypeAlias = Annotated[str, parsed(lambda text: connect(numbered_brokers_url(text)))]
 File: TypeAlias = Annotated[str, AfterValidator(_absolute)]
 Location: TypeAlias = Annotated[str, Field(min_length=1), AfterValidator(_location)]
 TableName: TypeAlias = Annotated[
-    str, _parsed(re.compile(r"\w[\w-]*(\.\w[\w-]*)+").fullmatch, "a table's identifier is `namespace.name`")
+    str, parsed(re.compile(r"\w[\w-]*(\.\w[\w-]*)+").fullmatch, "a table's identifier is `namespace.name`")
 ]
 FlowName: TypeAlias = Annotated[
-    str, _parsed(re.compile(r"[\w-]{1,64}", re.ASCII).fullmatch, "a name has letters, digits, _ and -, at most 64")
+    str, parsed(re.compile(r"[\w-]{1,64}", re.ASCII).fullmatch, "a name has letters, digits, _ and -, at most 64")
 ]
 
 
@@ -201,7 +176,7 @@ class Decode(ConfigTable):
 
     kind: Kind = "raw"
     """raw keeps the bytes in a column `value`"""
-    fields: Annotated[str, _parsed(parse_ddl)] | None = None
+    fields: Annotated[str, parsed(parse_ddl)] | None = None
     """json: the columns, as Spark writes them: `id bigint, user string`; protobuf: the fields to take"""
     schema_file: File | None = None
     """avro: the file of the writer's schema; confluent: that of the reader's; without it, the columns are those of the
@@ -264,7 +239,7 @@ class SinkConfig(ConfigTable):
     partition_by: Annotated[list[str], AfterValidator(_columns)] = Field(default=["topic", "date"])
     """columns that divide the table: `topic`, `date` and `hour` of the record's time, any decoded field; with iceberg
     also `bucket(16, field)` and `truncate(4, field)`"""
-    zone: Annotated[str, _parsed(ZoneInfo, "no such time zone")] = "UTC"
+    zone: Annotated[str, parsed(ZoneInfo, "no such time zone")] = "UTC"
     """time zone of date and hour; with iceberg it is UTC"""
     file_bytes: Size = 256 << 20
     """approximate size of the files that `compact` writes"""
@@ -311,7 +286,7 @@ class Flow(ConfigTable):
 
     topics: list[Annotated[str, Field(min_length=1)]] | None = Field(default=None, min_length=1)
     """the topics; or use `pattern`"""
-    pattern: Annotated[str, _parsed(re.compile, "not a regular expression: {}")] | None = None
+    pattern: RegularExpression | None = None
     """all topics that this regular expression matches as a whole"""
     start: Literal["earliest", "latest"] = "earliest"
     """position where the first run begins; topics and partitions that appear later are read from their beginning"""
