@@ -22,6 +22,9 @@ __all__ = ["Clusters", "create_topics", "open_clusters", "read_progress", "read_
 
 log = logging.getLogger(__name__)
 
+PAUSES = Backoff(first_s=0.1, max_s=10.0)
+"""Between attempts of what is begun again after an error."""
+
 TAIL = 64
 """Records at the end of a task's partition in which its progress is looked for first."""
 
@@ -181,8 +184,9 @@ async def create_mirror_topic(config: MirrorConfig, cluster: Cluster) -> None:
 
 async def _create(
     config: MirrorConfig, cluster: Cluster, topic: str, partitions: int, settings: Mapping[str, str]
-) -> None:
-    """Make a topic, unless another process has just made it, and wait until its partitions can be written to."""
+) -> str | None:
+    """Make a topic, unless another process has just made it, and wait until its partitions can be written to; return
+    its id."""
     replicas = config.target.replicas
     try:
         made = await cluster.admin.create_topics({topic: partitions}, replicas=replicas, config=settings)
@@ -194,25 +198,31 @@ async def _create(
 
     late = NotWritten((), f"topic {topic!r} has partitions without a leader")
 
-    async def describe() -> None:
+    async def describe() -> str | None:
         described = (await cluster.admin.describe_topics(topic)).check()[topic]
         if not described.partitions or any(p.leader is None for p in described.partitions):
             raise late
+        return described.topic_id
 
-    await retry(describe, Backoff(), limit_s=CREATED_WITHIN, late=late)
+    return await retry(describe, Backoff(), limit_s=CREATED_WITHIN, late=late)
 
 
-async def create_topics(config: MirrorConfig, clusters: Clusters, planned: Iterable[PlannedTopic]) -> None:
-    """Make the topics that the target does not have, with the configurations of the source that it knows."""
+async def create_topics(
+    config: MirrorConfig, clusters: Clusters, planned: Iterable[PlannedTopic]
+) -> dict[str, str | None]:
+    """Make the topics that the target does not have, with the configurations of the source that it knows; return their
+    ids."""
+    made: dict[str, str | None] = {}
     for topic in planned:
         name = topic.copied.target
         if topic.create is not None:
             settings = await _topic_configs(config, clusters, topic.copied.source)
-            await _create(config, clusters.target, name, topic.create, settings)
+            made[name] = await _create(config, clusters.target, name, topic.create, settings)
             log.info("mirror %s: made topic %s with %d partitions", config.name, name, topic.create)
         elif topic.grow is not None:
             (await clusters.target.admin.add_partitions({name: topic.grow})).check()
             log.info("mirror %s: topic %s has %d partitions now", config.name, name, topic.grow)
+    return made
 
 
 async def _topic_configs(config: MirrorConfig, clusters: Clusters, topic: str) -> dict[str, str]:

@@ -12,11 +12,10 @@ from typing import Literal
 import anyio
 
 from odradek.client.cluster import Cluster
-from odradek.core.backoff import Backoff
 from odradek.errors import OdradekError, Unsupported
 from odradek.io.gather import gather
 from odradek.io.retry import retry
-from odradek.mirror.clusters import Clusters, open_clusters, read_state, survey
+from odradek.mirror.clusters import PAUSES, Clusters, open_clusters, read_state, survey
 from odradek.mirror.config import MirrorConfig
 from odradek.mirror.planning import ClusterTopics, MirrorRefused, check
 from odradek.mirror.stored import StoredState
@@ -27,8 +26,6 @@ from odradek.types import EARLIEST, LATEST, Position, TopicPartition, by_broker
 __all__ = ["GroupPosition", "GroupsResult", "groups", "translate_groups"]
 
 log = logging.getLogger(__name__)
-
-PAUSES = Backoff(first_s=0.1, max_s=10.0)
 
 Decision = Literal["write", "keep", "refuse"]
 Positions = Mapping[TopicPartition, Position]

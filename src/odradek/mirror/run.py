@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import anyio
@@ -17,6 +17,7 @@ from odradek.core.interfaces import ProducerRecord
 from odradek.errors import CommitOutcomeUnknown, OdradekError, Unsupported
 from odradek.io.retry import retry
 from odradek.mirror.clusters import (
+    PAUSES,
     Clusters,
     create_mirror_topic,
     create_topics,
@@ -38,7 +39,7 @@ from odradek.mirror.planning import (
 )
 from odradek.mirror.sources import MirrorSource
 from odradek.mirror.stored import CopiedTopic, Finished, Stored, StoredState, stored_records
-from odradek.mirror.task import PAUSES, CopiedRecords, LostRange, MirrorTask, TaskSettings
+from odradek.mirror.task import CopiedRecords, LostRange, MirrorTask, TaskSettings
 from odradek.types import Position, TopicPartition
 
 __all__ = ["MirrorPlan", "MirrorResult", "finish", "plan", "plan_open", "run", "run_open"]
@@ -301,9 +302,11 @@ async def _prepare(
         else:
             check(config, state, topics)
         planned = _planned(config, clusters, state, topics, tasks)
-        await create_topics(config, clusters, planned.topics)
-        targets = (await survey(config, clusters)).target
-        copied = [_with_id(topic.copied, targets[topic.copied.target].topic_id) for topic in planned.topics]
+        ids = await create_topics(config, clusters, planned.topics)
+        copied = [
+            replace(topic.copied, target_id=ids.get(topic.copied.target, topic.copied.target_id))
+            for topic in planned.topics
+        ]
         changes: list[Stored] = [topic for topic in copied if state.topics.get(topic.source) != topic]
         if state.identity != topics.identity:
             changes.insert(0, topics.identity)
@@ -313,10 +316,6 @@ async def _prepare(
         if isinstance(changed, CopiedTopic):
             log.info("mirror %s: copies topic %s to %s", config.name, changed.source, changed.target)
     return copied, topics
-
-
-def _with_id(topic: CopiedTopic, topic_id: str | None) -> CopiedTopic:
-    return CopiedTopic(topic.source, topic.target, topic_id, topic.partitions)
 
 
 @asynccontextmanager

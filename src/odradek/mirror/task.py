@@ -21,7 +21,6 @@ import anyio
 from odradek.batch import Batch
 from odradek.client.producer.producer import Producer
 from odradek.client.producer.results import Acks
-from odradek.core.backoff import Backoff
 from odradek.core.interfaces import RECORDS, ProducerRecord
 from odradek.errors import (
     CommitOutcomeUnknown,
@@ -33,7 +32,7 @@ from odradek.errors import (
 )
 from odradek.io.gather import gather
 from odradek.io.retry import retry
-from odradek.mirror.clusters import Clusters, read_progress
+from odradek.mirror.clusters import PAUSES, Clusters, read_progress
 from odradek.mirror.config import MirrorConfig
 from odradek.mirror.errors import LostRecords, ProgressLost, SourceChanged
 from odradek.mirror.index import runs_of
@@ -55,8 +54,6 @@ from odradek.types import Columns, Position, TopicPartition
 __all__ = ["CopiedRecords", "LostRange", "MirrorTask", "TaskSettings"]
 
 log = logging.getLogger(__name__)
-
-PAUSES = Backoff(first_s=0.1, max_s=10.0)
 
 TRANSACTION_TIMEOUT_S = 60.0
 """A broker aborts a transaction that is open for longer, and fences its producer (s)."""
@@ -377,9 +374,11 @@ class MirrorTask:
             partition, parts = item
             target = self._destinations[partition]
             origin = Origin(self._settings.source, partition) if headers else None
-            rows: Any = chain.from_iterable(rows_of(part, origin) for part in parts)
+            rows: Any
             if origin is None:
                 rows = Batch(partition, Columns.concat(parts))  # without an object for each record
+            else:
+                rows = chain.from_iterable(rows_of(part, origin) for part in parts)
             acks = await producer.send_many(target.topic, rows, partition=target.partition)
             for failed in acks.failed:
                 raise refused_record(partition, parts, failed, origin)

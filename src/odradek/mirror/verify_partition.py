@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 import anyio
 
 from odradek.batch import Batch
-from odradek.core.backoff import Backoff
 from odradek.core.interfaces import RECORDS, Extent, Extents
 from odradek.errors import OdradekError, OffsetOutOfRange, TransportError
 from odradek.io.retry import retry
-from odradek.mirror.clusters import Clusters
+from odradek.mirror.clusters import PAUSES, Clusters
 from odradek.mirror.comparing import (
     Chunk,
     ChunkHash,
@@ -52,8 +51,6 @@ READ_AHEAD_BYTES = 8 * MiB
 
 WAIT_SECONDS = 10.0
 """Time for which a log may end before what was copied (s): after the election of a leader it does for a moment."""
-
-PAUSES = Backoff(first_s=0.1, max_s=10.0)
 
 LOOKED_AT = 100
 """Records after a difference that are looked at to see whether some are missing, or are too many."""
