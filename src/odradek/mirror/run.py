@@ -42,7 +42,7 @@ from odradek.mirror.stored import CopiedTopic, Finished, Stored, StoredState, st
 from odradek.mirror.task import CopiedRecords, LostRange, MirrorTask, TaskSettings
 from odradek.types import Position, TopicPartition
 
-__all__ = ["MirrorPlan", "MirrorResult", "finish", "plan", "plan_open", "run", "run_open"]
+__all__ = ["Begun", "MirrorPlan", "MirrorResult", "begin", "finish", "plan", "plan_open", "run", "run_open"]
 
 log = logging.getLogger(__name__)
 
@@ -150,16 +150,7 @@ async def run_open(
         result.add(copied)
         committed(copied)
 
-    until = anyio.current_time() + TOPICS_AWAY_S
-
-    def passes(error: OdradekError) -> bool:
-        is_passing = error.retriable or isinstance(error, CommitOutcomeUnknown)
-        if is_passing or (isinstance(error, TopicsAway) and anyio.current_time() < until):
-            log.warning("mirror %s: begins again: %s", config.name, error)
-            return True
-        return False
-
-    begun = await retry(lambda: _begin(config, clusters, follow), PAUSES, passes=passes)
+    begun = await begin(config, clusters, follow=follow)
     settings = TaskSettings(
         config,
         clusters,
@@ -175,17 +166,46 @@ async def run_open(
     return result
 
 
-class _Begun(NamedTuple):
-    """What a run copies. Its other fields are those of `TaskSettings`."""
+class Begun(NamedTuple):
+    """A run whose topics exist and are noted on the target. Any process can copy a task of it.
+
+    Args:
+        exactly_once: The target has transactions.
+        source: Id of the source.
+        copied: Where partitions go.
+        ends: Source partition -> where copying ends; None: never.
+    """
 
     exactly_once: bool
     source: str
     copied: Sequence[CopiedTopic]
     ends: Mapping[TopicPartition, Position] | None
 
+    @property
+    def tasks(self) -> list[int]:
+        """The numbers of the tasks that have partitions."""
+        return sorted({to.task for topic in self.copied for to in topic.partitions.values()})
 
-async def _begin(config: MirrorConfig, clusters: Clusters, follow: bool) -> _Begun:
-    """Decide what is copied. After an error it can be called again: it finds what was written, such as new topics."""
+
+async def begin(config: MirrorConfig, clusters: Clusters, *, follow: bool) -> Begun:
+    """Decide what a run copies, and make the topics of the target, again after errors that pass.
+
+    Raises and cancellation: as `run`.
+    """
+    until = anyio.current_time() + TOPICS_AWAY_S
+
+    def passes(error: OdradekError) -> bool:
+        is_passing = error.retriable or isinstance(error, CommitOutcomeUnknown)
+        if is_passing or (isinstance(error, TopicsAway) and anyio.current_time() < until):
+            log.warning("mirror %s: begins again: %s", config.name, error)
+            return True
+        return False
+
+    return await retry(lambda: _begin(config, clusters, follow), PAUSES, passes=passes)
+
+
+async def _begin(config: MirrorConfig, clusters: Clusters, follow: bool) -> Begun:
+    """Do it once; after an error it can be called again: it finds what was written, such as new topics."""
     exactly_once = _has_transactions(config, clusters.target)
     try:
         await plan_open(config, clusters, waits=not exactly_once)
@@ -193,7 +213,7 @@ async def _begin(config: MirrorConfig, clusters: Clusters, follow: bool) -> _Beg
         await plan_open(config, clusters)  # a transaction that is open may have been in the way
     copied, topics = await _prepare(config, clusters, exactly_once, running=False)
     ends = None if follow else await _ends(config, clusters.source, copied)
-    return _Begun(exactly_once, topics.identity.source, copied, ends)
+    return Begun(exactly_once, topics.identity.source, copied, ends)
 
 
 class _Tasks:
