@@ -97,6 +97,28 @@ def test_which_topics_and_their_names(tmp_path: Path, monkeypatch: pytest.Monkey
         ('include = ["orders"]', 'include = ["orders"]\ntarget = "new"', "8: topics.target: it must have {topic} once"),
         ('include = ["orders"]', 'include = ["orders"]\nlost = "skip"', "8: topics.lost: Input should be"),
         ('include = ["orders"]', 'includes = ["orders"]', "7: topics.includes: unknown key; known here: append, "),
+        (
+            'include = ["orders"]',
+            'include = ["orders"]\npartition_by = "value"',
+            "8: topics.partition_by: neither source, key, nor a function",
+        ),
+        (
+            'include = ["orders"]',
+            'include = ["orders"]\npartition_by = "no_such_module:f"',
+            "8: topics.partition_by: neither source, key, nor a function",
+        ),
+        (
+            'include = ["orders"]',
+            'include = ["orders"]\npartition_by = "os:no_such_name"',
+            "8: topics.partition_by: neither source, key, nor a function",
+        ),
+        (
+            'include = ["orders"]',
+            'include = ["orders"]\npartition_by = "os:sep"',
+            "8: topics.partition_by: neither source, key, nor a function",
+        ),
+        ('include = ["orders"]', 'include = ["orders"]\nkey_field = "id"', "6: topics: partitions and key_field are"),
+        ('include = ["orders"]', 'include = ["orders"]\npartitions = 3', "6: topics: partitions and key_field are"),
         ('["orders"]\n', '["orders"]\n[run]\ntasks = 0\n', "9: run.tasks: Input should be greater than 0 (it is 0)"),
         ('["orders"]\n', '["orders"]\n[run]\ntransaction_bytes = "many"\n', "9: run.transaction_bytes: a size is"),
         ('["orders"]\n', '["orders"]\n[run]\nsource_bytes_per_second = 0\n', "9: run.source_bytes_per_second: "),

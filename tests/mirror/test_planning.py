@@ -21,7 +21,7 @@ from odradek.mirror.planning import (
     chosen_topics,
     plan_topics,
 )
-from odradek.mirror.stored import CopiedTopic, CopyTarget, Finished, MirrorIdentity, StoredState
+from odradek.mirror.stored import CopiedTopic, CopyRule, CopyTarget, Finished, MirrorIdentity, StoredState
 from odradek.types import TopicPartition
 
 from .mirrors import config_of
@@ -76,6 +76,62 @@ REFUSED = [
     ("grown", state(copied("t", 2)), clusters({"t": TargetTopic("1", 5, 9)}, t=3), "'t' has 5 partitions .* and 3 on"),
     ("a loop", NOTHING, clusters(mirrors={"back": back("t")}, t=2), "'t': the mirror 'back' copies it from the target"),
 ]
+
+
+BY_KEY = {"partition_by": "key"}
+
+
+def by_key(partitions: int = 4, key_field: str | None = None, by: str = "key") -> StoredState:
+    return state(replace(copied("t", 2), rule=CopyRule(by, key_field, partitions)))
+
+
+REFUSED_BY_KEY: list[tuple[StoredState, TargetTopic, dict[str, Any], str]] = [
+    (NOTHING, TargetTopic("1", 4, 9), BY_KEY, "'t' has records on the target"),
+    (NOTHING, TargetTopic("1", 4, 0), {**BY_KEY, "partitions": 5}, "4 partitions on the target, and 5 in this file"),
+    (by_key(), TargetTopic("1", 4, 9), {}, "copied by key to 4 partitions, and this file says by source"),
+    (state(copied("t", 2)), TargetTopic("1", 2, 9), BY_KEY, "copied by source, and this file says by key"),
+    (by_key(), TargetTopic("1", 4, 9), {**BY_KEY, "key_field": "id"}, r"says by key \(id\) to 4 partitions"),
+    (by_key(key_field="id"), TargetTopic("1", 4, 9), BY_KEY, r"copied by key \(id\) to 4"),
+    (by_key(by="builtins:len"), TargetTopic("1", 4, 9), BY_KEY, "copied by builtins:len to 4"),
+    (by_key(), TargetTopic("1", 4, 9), {**BY_KEY, "partitions": 6}, "this file says by key to 6 partitions"),
+    (by_key(), TargetTopic("1", 5, 9), BY_KEY, "had 4 partitions .* by key to 4 partitions began, and has 5"),
+    (by_key(), TargetTopic("2", 4, 9), BY_KEY, "deleted and made again on the target"),
+]
+
+
+@pytest.mark.parametrize(("before", "target", "keys", "why"), REFUSED_BY_KEY)
+def test_refused_by_key(before: StoredState, target: TargetTopic, keys: dict[str, Any], why: str) -> None:
+    with pytest.raises(MirrorRefused, match=why):
+        check(config_of("t", topics=keys), before, clusters({"t": target}, t=2))
+
+
+PLANNED_BY_KEY: list[tuple[StoredState, TargetTopic | None, dict[str, Any], int, int | None]] = [
+    (NOTHING, None, {}, 3, 3),
+    (NOTHING, None, {"partitions": 7}, 7, 7),
+    (NOTHING, TargetTopic("1", 5, 0), {}, 5, None),
+    (NOTHING, TargetTopic("1", 5, 9), {"append": True}, 5, None),
+    (by_key(), TargetTopic("1", 4, 9), {}, 4, None),
+    (by_key(), TargetTopic("1", 4, 9), {"partitions": 4}, 4, None),
+]
+
+
+@pytest.mark.parametrize(("before", "target", "keys", "partitions", "create"), PLANNED_BY_KEY)
+def test_planned_by_key(
+    before: StoredState, target: TargetTopic | None, keys: dict[str, Any], partitions: int, create: int | None
+) -> None:
+    config = config_of("t", topics={**BY_KEY, **keys})
+    topics = clusters({} if target is None else {"t": target}, t=3)
+    check(config, before, topics)
+    (planned,) = plan_topics(config, before, topics, 2)
+    assert planned.copied.rule == CopyRule("key", None, partitions)
+    assert (planned.create, planned.grow) == (create, None)
+    assert planned.copied.partitions.keys() == set(parts("t", 3))
+
+
+def test_records_without_keys_of_many_brokers_share_the_partitions() -> None:
+    old = replace(clusters(), source={"t": [*parts("t", 2, 5), *parts("t", 3, 9)]})
+    (planned,) = plan_topics(config_of("t", topics={**BY_KEY, "partitions": 2}), NOTHING, old, 1)
+    assert [to.partition for to in planned.copied.partitions.values()] == [0, 1, 0, 1, 0]
 
 
 @pytest.mark.parametrize(("before", "topics", "why"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])

@@ -16,6 +16,7 @@ from odradek.mirror.errors import RecordRefused
 from odradek.mirror.planning import MirrorRefused
 from odradek.mirror.run import plan, run
 from odradek.mirror.status import status
+from odradek.mirror.verify import verify
 from odradek.testing import Kafka07Broker, KafkaBroker
 from odradek.types import Record
 
@@ -123,3 +124,32 @@ async def test_a_record_that_is_too_large_for_the_target(tmp_path: Path, kafka: 
             (await clusters.target.admin.alter_topic_configs({topic: {"max.message.bytes": "10000"}})).check()
         assert copied(await run(config)) == 3
     assert [len(record.value or b"") for record in await stored(kafka, topic)] == [5, 5000, 5]
+
+
+async def test_from_07_by_a_field(tmp_path: Path, kafka: KafkaBroker, name: str) -> None:
+    topic, keys = f"{name}.t", {"num.partitions": "2"}
+    values = [b'{"customer": "customer %d", "n": %d}' % (n % 50, n) for n in range(400)]
+    with Kafka07Broker(config=keys) as old:
+        source = f"kafka07://1@{old.host}:{old.port}"
+        more = f'[topics]\ninclude = ["{topic}"]\npartition_by = "key"\npartitions = 7\nkey_field = "customer"\n'
+        config = load(written(tmp_path, name, source, kafka, more + "[run]\ntransaction_bytes = 2000\n"))
+        async with od.connect(source) as k, k.producer(compression="gzip", latency=0.05) as out:
+            for number in range(2):
+                rows = values[number::2]
+                (await out.send_many(topic, rows, partition=od.TopicPartition(topic, number, 1))).check()
+        old.flush()
+        assert copied(await run(config)) == 400
+        result = await verify(config)
+        assert [(each.copied, each.target_records, each.equal) for each in result.topics] == [(400, 400, True)]
+    records = await stored(kafka, topic)
+    assert sorted(record.value or b"" for record in records) == sorted(values)
+    async with od.connect(f"kafka://{kafka.bootstrap}") as k:
+        (await k.admin.create_topics({f"{name}.u": 7})).check()
+        async with k.producer() as out:  # whose partitioner is that of Kafka's own producer
+            (await out.send_many(f"{name}.u", [(b"customer %d" % n, b"") for n in range(50)])).check()
+    where = {record.key: record.partition.partition for record in await stored(kafka, f"{name}.u")}
+    assert all(record.partition.partition == where[record.key] for record in records)
+    for key in where:
+        numbers = [int((r.value or b"")[:-1].rpartition(b" ")[2]) for r in records if r.key == key]
+        for half in range(2):
+            assert (part := [n for n in numbers if n % 2 == half]) == sorted(part)

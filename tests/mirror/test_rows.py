@@ -16,7 +16,7 @@ from odradek.errors import (
     Unsupported,
 )
 from odradek.mirror.errors import RecordRefused
-from odradek.mirror.rows import Origin, refused_record, rows_of
+from odradek.mirror.rows import Origin, refused_record
 from odradek.types import NO_TIMESTAMP, Columns, TopicPartition
 
 PARTITION = TopicPartition("orders", 3, 7)
@@ -33,42 +33,27 @@ FULL = Columns(
 )
 
 
-def test_values_alone_stay_values() -> None:
-    assert rows_of(PLAIN, None) is PLAIN.values
-
-
-def test_each_column_is_taken() -> None:
-    assert list(rows_of(FULL, None)) == [
-        ProducerRecord(b"a", None, (), 17),
-        ProducerRecord(None, b"k", (("h", None),), None),
-    ]
-
-
 def test_four_headers_say_where_a_record_comes_from() -> None:
-    rows = list(rows_of(PLAIN, Origin("old", PARTITION)))
-    assert rows[1] == ProducerRecord(
-        b"b",
-        None,
-        (
-            ("odradek.cluster", b"old"),
-            ("odradek.topic", b"orders"),
-            ("odradek.partition", b"7-3"),
-            ("odradek.position", b"0.1"),
-        ),
-        None,
+    columns = Origin("old", PARTITION).added(PLAIN)
+    assert columns.headers is not None and columns == PLAIN.replace(headers=columns.headers)
+    assert columns.headers[1] == (
+        ("odradek.cluster", b"old"),
+        ("odradek.topic", b"orders"),
+        ("odradek.partition", b"7-3"),
+        ("odradek.position", b"0.1"),
     )
-    assert [dict(row.headers)["odradek.position"] for row in rows] == [b"0", b"0.1", b"30"]
+    assert [dict(headers)["odradek.position"] for headers in columns.headers] == [b"0", b"0.1", b"30"]
 
 
 def test_headers_are_added_to_those_of_the_record() -> None:
-    rows = list(rows_of(FULL, Origin("old", PARTITION)))
-    assert rows[1].headers[0] == ("h", None) and dict(rows[1].headers)["odradek.position"] == b"6"
+    headers = Origin("old", PARTITION).added(FULL).headers or ()
+    assert headers[1][0] == ("h", None) and dict(headers[1])["odradek.position"] == b"6"
 
 
 def refused(error: OdradekError, cause: Exception | None = None, row: int = 1) -> OdradekError:
     error.__cause__ = cause
     record = ProducerRecord([*PLAIN.values][row], None, (), None)
-    return refused_record(PARTITION, [PLAIN.slice(0, 1), PLAIN.slice(1, 3)], Failed(record, "new", None, error), None)
+    return refused_record(PARTITION, PLAIN, Failed(record, "new", None, error))
 
 
 @pytest.mark.parametrize(
@@ -89,6 +74,14 @@ def test_a_record_that_is_refused_is_named(cause: OdradekError, hint: str) -> No
 def test_what_the_target_does_not_have_is_refused() -> None:
     error = refused(Unsupported("a header", "Kafka 0.11"), row=2)
     assert isinstance(error, RecordRefused) and error.position == "30" and not error.retriable
+
+
+def test_a_record_is_found_by_all_that_it_has() -> None:
+    twice = Columns.concat([FULL, FULL.replace(positions=[8, 9], keys=[None, b"other"])])
+    error = refused_record(
+        PARTITION, twice, Failed(ProducerRecord(None, b"other", (("h", None),)), "new", None, Rejected([], "no"))
+    )
+    assert isinstance(error, RecordRefused) and error.position == "9"
 
 
 @pytest.mark.parametrize("error", [NotWritten([], "late"), Rejected([], "fenced")])

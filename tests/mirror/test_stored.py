@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from odradek.mirror.stored import (
     CopiedTopic,
     CopyProgress,
+    CopyRule,
     CopyTarget,
     Finished,
     IndexEntry,
@@ -40,7 +41,8 @@ def partitions(topics: st.SearchStrategy[str] = TEXTS) -> st.SearchStrategy[Topi
 def copied_topics(draw: st.DrawFn) -> CopiedTopic:
     source = draw(TEXTS)
     partitions_to = draw(st.dictionaries(partitions(st.just(source)), st.builds(CopyTarget, SMALL, SMALL), max_size=5))
-    return CopiedTopic(source, draw(TEXTS), draw(OPTIONAL_TEXTS), partitions_to)
+    rule = draw(st.none() | st.builds(CopyRule, TEXTS, OPTIONAL_TEXTS, SMALL))
+    return CopiedTopic(source, draw(TEXTS), draw(OPTIONAL_TEXTS), partitions_to, rule)
 
 
 POSITIONS = st.builds(SourcePosition, NUMBERS, SMALL, OPTIONAL_TEXTS)

@@ -229,7 +229,7 @@ async def test_records_that_are_deleted_meanwhile_are_not_compared(
 ) -> None:
     pair.source.append("orders", ROWS)
     pair.copied(ROWS, THREE_RUNS, 10)
-    served, asked = verify_partition._served, []
+    served, asked = verify_partition.served, []
 
     def then_deleted(*args: Any) -> Any:
         extent = served(*args)
@@ -238,7 +238,7 @@ async def test_records_that_are_deleted_meanwhile_are_not_compared(
             getattr(pair, side).delete_records(P0, 4)
         return extent
 
-    monkeypatch.setattr(verify_partition, "_served", then_deleted)
+    monkeypatch.setattr(verify_partition, "served", then_deleted)
     partition = await compared(pair)
     assert partition.equal
     assert (partition.compared, partition.not_compared) == (6, 4)

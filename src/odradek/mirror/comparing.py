@@ -11,18 +11,20 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from hashlib import sha256
+from hashlib import blake2b, sha256
 from itertools import chain
 from typing import NamedTuple
 
+from odradek.batch import Batch
 from odradek.engine.packed import HeaderColumns, PackedBytes
 from odradek.mirror.stored import IndexEntry, Run
-from odradek.types import NO_TIMESTAMP, Columns, Headers, Record, TimestampType
+from odradek.types import NO_TIMESTAMP, Columns, Headers, Record, TimestampType, TopicPartition
 
 __all__ = [
     "Chunk",
     "ChunkHash",
     "MessagePosition",
+    "RecordSums",
     "chunks_of",
     "differing",
     "kind_of_difference",
@@ -289,6 +291,42 @@ class ChunkHash:
     def following(self, digest: str) -> str:
         """Return the hash (hexadecimal) of these records and of all before them, of which it is `digest`."""
         return sha256(bytes.fromhex(digest) + self._content() + self._timestamps.digest()).hexdigest()
+
+
+class RecordSums:
+    """Sums of the hashes of records, whatever their order: with values, keys and headers, and with the timestamp, too.
+
+    Attributes:
+        records: How many there are.
+    """
+
+    def __init__(self) -> None:
+        self.records = self._content = self._all = 0
+        self._stamped = self._kept = 0  # as in ChunkHash
+
+    def add(self, columns: Columns) -> None:
+        """Add records."""
+        self.records += len(columns)
+        for record in Batch(TopicPartition("", 0), columns):
+            content = repr((record.value, record.key, tuple(record.headers)))
+            self._content += _hash(content)
+            self._all += _hash(f"{content}{record.timestamp}")
+            self._stamped += record.timestamp is not None
+            self._kept += record.timestamp_type is TimestampType.CREATE_TIME
+
+    def same(self, target: RecordSums) -> bool:
+        """Return True if the records of the target are the same as these of the source. Timestamps count where all
+        records of both sides have one of their producer's."""
+        if self.records != target.records or self._content % _SUMS != target._content % _SUMS:
+            return False
+        return self._stamped != self.records or target._kept != self.records or self._all % _SUMS == target._all % _SUMS
+
+
+_SUMS = 1 << 128
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(), digest_size=16).digest(), "big")
 
 
 def offset_on_target(runs: Sequence[Run], position: int) -> int | None:

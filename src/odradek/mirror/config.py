@@ -17,6 +17,7 @@ import dataclasses
 import os
 import re
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
@@ -24,7 +25,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 from odradek.client.cluster import Cluster
 from odradek.client.connect import connect
 from odradek.client.options import Compression
-from odradek.config_file import ConfigFile, ConfigFileError, ConfigTable, RegularExpression, Size, read
+from odradek.config_file import ConfigFile, ConfigFileError, ConfigTable, RegularExpression, Size, parsed, read
 from odradek.io.security import Security
 from odradek.ranges.request import Directory, parse_directory
 from odradek.types import MiB
@@ -66,6 +67,14 @@ def _template(text: str) -> str:
     if text.count("{topic}") != 1 or set(text.replace("{topic}", "")) & set("{}"):
         raise ValueError("it must have {topic} once, such as 'old.{topic}'")
     return text
+
+
+def _partition_by(text: str) -> bool | None:
+    """Return True if it is one of those that `partition_by` can be."""
+    try:
+        return text in ("source", "key") or (":" in text and callable(resolve_name(text))) or None
+    except (ImportError, AttributeError):
+        return None
 
 
 Url: TypeAlias = Annotated[str, AfterValidator(_without_user)]
@@ -161,6 +170,21 @@ class TopicsConfig(ConfigTable):
     """add four headers to each record: odradek.cluster, odradek.topic, odradek.partition, odradek.position"""
     append: bool = False
     """copy also to topics that have records already"""
+    partition_by: Annotated[
+        str,
+        parsed(_partition_by, "neither source, key, nor a function that can be imported, such as rules:by_customer"),
+    ] = "source"
+    """partition of a record on the target. `source`: that of its source partition. `key`: by the hash of its key, as
+    Kafka's own producer does; records without a key, of one source partition, stay together. `MODULE:FUNCTION`: what
+    this function of Python returns for the record (`odradek.Record`) and the number of partitions. With the latter two
+    verify compares counts and sums of hashes, and positions of groups are not translated. Fixed by the first run"""
+    partitions: int | None = Field(default=None, gt=0)
+    """number of partitions of new topics on the target, unless `partition_by` is `source`; by default as many as on the
+    source. Fixed by the first run"""
+    key_field: str | None = Field(default=None, min_length=1)
+    """field of JSON values that becomes the key of records, a text or a number, unless `partition_by` is `source`:
+    `customer`, or `customer.id` in an object; a run ends at a value without it. By default records keep their keys, and
+    those of 0.7 have none. Fixed by the first run"""
     lost: Literal["fail", "continue"] = "fail"
     """policy for records that the source deleted before they were copied: `continue` begins at the oldest there is"""
 
@@ -170,7 +194,14 @@ class TopicsConfig(ConfigTable):
             raise ValueError("give include, pattern, or both")
         if unknown := sorted(name for name in self.rename if not self.takes(name)):
             raise ValueError(f"rename.{unknown[0]}: include and pattern do not name this topic")
+        if self.by_source and (self.partitions is not None or self.key_field is not None):
+            raise ValueError("partitions and key_field are of partition_by = 'key' and of functions")
         return self
+
+    @property
+    def by_source(self) -> bool:
+        """True if each partition of the source has one on the target."""
+        return self.partition_by == "source"
 
     def takes(self, topic: str) -> bool:
         """Return True if a topic is to be copied."""

@@ -12,6 +12,7 @@ from odradek.errors import Unsupported
 from odradek.mirror.clusters import Clusters, open_clusters
 from odradek.mirror.config import MirrorConfig
 from odradek.mirror.groups import GroupPosition, translate_groups
+from odradek.mirror.planning import check_translatable
 from odradek.mirror.run import finish
 from odradek.mirror.status import MirrorStatus, status_open
 from odradek.types import TopicPartition
@@ -163,6 +164,7 @@ async def cutover(
 
     Cancellation: safe.
     """
+    check_translatable(config)
     async with open_clusters(config) as clusters:
         checks = checklist(first, await _facts(config, clusters, quiet_s))
         finished = apply and all(check.ok for check in checks)

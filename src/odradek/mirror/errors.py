@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from odradek.errors import OdradekError
 from odradek.types import TopicPartition
 
-__all__ = ["LostRecords", "ProgressLost", "RecordRefused", "SourceChanged"]
+__all__ = ["LostRecords", "ProgressLost", "RecordRefused", "RuleFailed", "SourceChanged"]
 
 
 class LostRecords(OdradekError):
@@ -80,3 +80,22 @@ class RecordRefused(OdradekError):
 
     def message(self) -> str:
         return f"the record of {self.partition} at {self.position}: the target does not take it: {self.why.message()}"
+
+
+class RuleFailed(OdradekError):
+    """The file's rule has no key, or no partition, for a record. Nothing of its transaction was copied, nor after it.
+
+    Args:
+        partition: The source partition as text.
+        position: Where the record is there.
+        why: What is wrong.
+    """
+
+    hint = "copy the topic by a rule that takes this record, such as a function, in a mirror of another name"
+
+    def __init__(self, partition: str, position: str, why: str) -> None:
+        super().__init__(partition, position, why)
+        self.partition, self.position, self.why = partition, position, why
+
+    def message(self) -> str:
+        return f"the record of {self.partition} at {self.position}: no partition for it: {self.why}"

@@ -17,7 +17,7 @@ from odradek.io.gather import gather
 from odradek.io.retry import retry
 from odradek.mirror.clusters import PAUSES, Clusters, open_clusters, read_state, survey
 from odradek.mirror.config import MirrorConfig
-from odradek.mirror.planning import ClusterTopics, MirrorRefused, check
+from odradek.mirror.planning import ClusterTopics, MirrorRefused, check, check_translatable
 from odradek.mirror.stored import StoredState
 from odradek.mirror.translation import PartitionIndex
 from odradek.mirror.translator import Logs, Match, TargetPosition, Translator
@@ -136,6 +136,7 @@ def _passes(config: MirrorConfig, error: OdradekError) -> bool:
 
 async def translate_groups(config: MirrorConfig, clusters: Clusters, *, apply: bool = False) -> GroupsResult:
     """Do what `groups` does, on clusters that are open."""
+    check_translatable(config)
     source = clusters.source_cluster
     topics = await survey(config, clusters)
     state, _ = await read_state(config, clusters.target, whole=False)

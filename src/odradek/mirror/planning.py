@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from odradek.errors import ConfigError
 from odradek.mirror.config import TOPICS, MirrorConfig
-from odradek.mirror.stored import CopiedTopic, CopyTarget, MirrorIdentity, StoredState
+from odradek.mirror.stored import CopiedTopic, CopyRule, CopyTarget, MirrorIdentity, StoredState
 from odradek.types import TopicPartition, by_broker
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "TopicsAway",
     "check",
     "check_running",
+    "check_translatable",
     "finished_text",
     "lost_text",
     "plan_topics",
@@ -198,12 +199,13 @@ def _of_topic(config: MirrorConfig, copied: CopiedTopic | None, name: str, topic
         ]
     if target is None:
         return []
-    wanted = len(topics.source[name])
+    wanted = len(topics.source[name]) if config.topics.by_source else config.topics.partitions or target.partitions
     if copied is not None:
-        return _of_growth(copied, target, wanted)
+        return _of_rule(config, copied, target) or _of_growth(copied, target, wanted)
     if target.partitions != wanted:
+        where = "on the source" if config.topics.by_source else "in this file (topics.partitions)"
         return [
-            f"topic {target_name!r} has {target.partitions} partitions on the target, and {wanted} on the source: "
+            f"topic {target_name!r} has {target.partitions} partitions on the target, and {wanted} {where}: "
             "delete it, or rename it in this file (topics.rename)"
         ]
     if target.records and not config.topics.append:
@@ -212,6 +214,47 @@ def _of_topic(config: MirrorConfig, copied: CopiedTopic | None, name: str, topic
             "set topics.append = true"
         ]
     return []
+
+
+def _of_rule(config: MirrorConfig, copied: CopiedTopic, target: TargetTopic) -> list[str]:
+    """Return why a topic cannot go on by the file's rule: the records of a key would be in two partitions."""
+    rule = copied.rule
+    before, now = _rule_text(rule), _rule_text(_rule(config, None if rule is None else rule.partitions))
+    if before != now:
+        return [
+            f"topic {copied.source!r} is being copied {before}, and this file says {now}: give this mirror another name"
+        ]
+    if rule is None or target.partitions == rule.partitions:
+        return []
+    return [
+        f"topic {copied.target!r} had {rule.partitions} partitions on the target when copying {before} began, and has "
+        f"{target.partitions}: copy it elsewhere in another mirror"
+    ]
+
+
+def _rule_text(rule: CopyRule | None) -> str:
+    if rule is None:
+        return "by source"
+    field = "" if rule.key_field is None else f" ({rule.key_field})"
+    return f"by {rule.by}{field} to {rule.partitions} partitions"
+
+
+def _rule(config: MirrorConfig, partitions: int | None) -> CopyRule | None:
+    """Return the rule of the file."""
+    wanted = config.topics
+    if wanted.by_source:
+        return None
+    return CopyRule(wanted.partition_by, wanted.key_field, wanted.partitions or partitions or 0)
+
+
+def check_translatable(config: MirrorConfig) -> None:
+    """Raise MirrorRefused if a rule divides the records of a partition: its positions are nowhere on the target."""
+    if not config.topics.by_source:
+        raise MirrorRefused(
+            f"topics.partition_by is {config.topics.partition_by!r}: a position of a group in one partition of the "
+            "source is one in each partition of the target, so that none is translated: let groups begin there at the "
+            "start of the topics, at a time, or at their end"
+        )
 
 
 def _of_growth(copied: CopiedTopic, target: TargetTopic, wanted: int) -> list[str]:
@@ -238,12 +281,16 @@ def plan_topics(config: MirrorConfig, state: StoredState, topics: ClusterTopics,
         target_name = config.topics.target_name(name)
         target, known = topics.target.get(target_name), state.topics.get(name)
         destinations = dict(known.partitions) if known is not None else {}
+        rule = _rule(config, len(partitions) if target is None else target.partitions) if known is None else known.rule
         for partition in sorted(set(partitions) - destinations.keys(), key=by_broker):
             task = min(range(tasks), key=lambda number: (load[number], number))
             load[task] += 1
-            destinations[partition] = CopyTarget(_number_on_target(partition, destinations), task)
+            number = _number_on_target(partition, destinations)
+            destinations[partition] = CopyTarget(number if rule is None else number % rule.partitions, task)
         count = 1 + max((to.partition for to in destinations.values()), default=0)
-        copied = CopiedTopic(name, target_name, None if target is None else target.topic_id, destinations)
+        if rule is not None:
+            count = rule.partitions
+        copied = CopiedTopic(name, target_name, None if target is None else target.topic_id, destinations, rule)
         grow = count if target is not None and count > target.partitions else None
         planned.append(PlannedTopic(copied, count if target is None else None, grow))
     return planned

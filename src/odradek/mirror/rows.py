@@ -1,18 +1,17 @@
-"""Records of the source as rows for the target, and back to where one came from. Pure."""
+"""Records of the source for the target, and back to where one came from. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from odradek.batch import Batch
 from odradek.client.producer.results import Failed
-from odradek.core.interfaces import ProducerRecord
 from odradek.errors import BrokerError, Fenced, MessageTooLarge, OdradekError, Rejected, Unsupported
 from odradek.mirror.errors import RecordRefused
 from odradek.types import Columns, Headers, TopicPartition
 
-__all__ = ["Origin", "refused_record", "rows_of"]
+__all__ = ["Origin", "positions_of_rows", "refused_record"]
 
 
 class Origin(NamedTuple):
@@ -26,16 +25,19 @@ class Origin(NamedTuple):
     cluster: str
     partition: TopicPartition
 
-    def headers(self, columns: Columns) -> Iterator[Headers]:
-        """Yield the headers of each record: its own, and four more."""
+    def added(self, columns: Columns) -> Columns:
+        """Return records with four headers more."""
+        return columns.replace(headers=list(self._headers(columns)))
+
+    def _headers(self, columns: Columns) -> Iterator[Headers]:
         cluster, topic = ("odradek.cluster", self.cluster.encode()), ("odradek.topic", self.partition.topic.encode())
         partition = ("odradek.partition", self.partition.name.encode())
         own: Sequence[Headers] = [()] * len(columns) if columns.headers is None else columns.headers
-        for headers, position in zip(own, _positions(columns), strict=True):
+        for headers, position in zip(own, positions_of_rows(columns), strict=True):
             yield (*headers, cluster, topic, partition, ("odradek.position", position.encode()))
 
 
-def _positions(columns: Columns) -> Iterable[str]:
+def positions_of_rows(columns: Columns) -> Iterable[str]:
     """Return the positions of all records as texts; those inside of a compressed message of 0.7 as `512.3`."""
     inner = columns.inner_indexes
     if inner is None:
@@ -43,35 +45,22 @@ def _positions(columns: Columns) -> Iterable[str]:
     return [f"{at}.{n}" if n else str(at) for at, n in zip(columns.positions, inner, strict=True)]
 
 
-def rows_of(columns: Columns, origin: Origin | None) -> Iterable[Any]:
-    """Return rows for `Producer.send_many`: values, where there is nothing else."""
-    if columns.keys is None and columns.headers is None and columns.timestamps is None and origin is None:
-        return columns.values
-    rows = len(columns)
-    headers: Iterable[Headers] = [()] * rows if columns.headers is None else columns.headers
-    return map(
-        ProducerRecord,
-        columns.values,
-        [None] * rows if columns.keys is None else columns.keys,
-        headers if origin is None else origin.headers(columns),
-        [None] * rows if columns.timestamps is None else [None if t < 0 else t for t in columns.timestamps],
-    )
+def refused_record(partition: TopicPartition, columns: Columns, failed: Failed) -> OdradekError:
+    """Return the error of a record that was not written: where it is on the source, if the target does not take it.
 
-
-def refused_record(
-    partition: TopicPartition, parts: Sequence[Columns], failed: Failed, origin: Origin | None
-) -> OdradekError:
-    """Return the error of a record that was not written: where it is on the source, if the target does not take it."""
+    Args:
+        partition: The source partition.
+        columns: The records that were to be written.
+        failed: What came of one of them.
+    """
     error = failed.error
     if not isinstance(error, Rejected | Unsupported) or isinstance(error.__cause__, Fenced):
         return error
-    rows = chain.from_iterable(zip(rows_of(part, origin), _positions(part), strict=True) for part in parts)
-    position = next((at for row, at in rows if _is_same(row, failed.record)), "?")
+    value, key, headers, timestamp = failed.record
+    refused = (value, key, tuple(headers), timestamp)
+    rows = zip(Batch(partition, columns), positions_of_rows(columns), strict=True)
+    position = next((at for row, at in rows if (row.value, row.key, tuple(row.headers), row.timestamp) == refused), "?")
     return RecordRefused(str(partition), position, error, _hint(failed))
-
-
-def _is_same(row: Any, record: ProducerRecord) -> bool:
-    return row == record if isinstance(row, ProducerRecord) else row == record.value
 
 
 def _hint(failed: Failed) -> str:

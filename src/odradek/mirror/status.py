@@ -28,7 +28,7 @@ class PartitionStatus:
 
     Args:
         source: The partition on the source.
-        target: The partition on the target.
+        target: The partition on the target; with the number -1 where a rule divides records among all.
         records: How many records were copied.
         position: What is copied next; None: it was not begun.
         end: Where the log of the source ends, for readers of the isolation that is asked for; None: its broker is away.
@@ -127,7 +127,7 @@ async def _partition(
     lag = None if end is None else max(0, end - (first if known is None else known.next.position))
     return PartitionStatus(
         partition,
-        TopicPartition(topic.target, to.partition),
+        TopicPartition(topic.target, to.partition if topic.rule is None else -1),
         0 if known is None else known.records,
         None if known is None else known.next.position,
         end,

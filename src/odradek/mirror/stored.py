@@ -20,8 +20,10 @@ from odradek.errors import OdradekError
 from odradek.types import TopicPartition
 
 __all__ = [
+    "BY_KEY",
     "CopiedTopic",
     "CopyProgress",
+    "CopyRule",
     "CopyTarget",
     "Finished",
     "IndexEntry",
@@ -35,6 +37,9 @@ __all__ = [
 ]
 
 FORMAT = 1
+
+BY_KEY = "key"
+"""`CopyRule.by` of records that their keys divide."""
 
 V = TypeVar("V")
 
@@ -104,12 +109,26 @@ class CopyTarget(NamedTuple):
     """The partition that records of a source partition go to.
 
     Args:
-        partition: Number of the partition on the target.
+        partition: Number of the partition on the target. Where a rule divides records, that of those without a key.
         task: Number of the task that copies it.
     """
 
     partition: int
     task: int
+
+
+class CopyRule(NamedTuple):
+    """A rule that says to which partition of the target a record goes.
+
+    Args:
+        by: `BY_KEY`, or the function's name: `MODULE:FUNCTION`.
+        key_field: The field of JSON values that becomes the key; None: records keep their keys.
+        partitions: The number of partitions on the target.
+    """
+
+    by: str
+    key_field: str | None
+    partitions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +153,14 @@ class CopiedTopic:
         target: Its name on the target.
         target_id: Id of the topic on the target, where brokers have ids (2.8 and later).
         partitions: Source partition -> where it goes.
+        rule: The rule that divides records; None: each source partition has a partition on the target.
     """
 
     source: str
     target: str
     target_id: str | None
     partitions: Mapping[TopicPartition, CopyTarget]
+    rule: CopyRule | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +233,8 @@ def _fields(value: Stored) -> dict[str, Any]:
             return {"format": FORMAT, "source": value.source, "target": value.target}
         case CopiedTopic():
             rows = [[p.broker, p.partition, *to] for p, to in value.partitions.items()]
-            return {"source": value.source, "target": value.target, "id": value.target_id, "partitions": rows}
+            rule = {} if value.rule is None else {"rule": value.rule}
+            return {"source": value.source, "target": value.target, "id": value.target_id, "partitions": rows, **rule}
         case Progress():
             return {"at": value.at, "partitions": [_progress_row(p, at) for p, at in value.partitions.items()]}
         case Finished():
@@ -309,7 +331,13 @@ def _copied_topic(fields: dict[str, Any]) -> CopiedTopic:
         _partition(source, number, broker): CopyTarget(_number(to), _number(task))
         for broker, number, to, task in fields["partitions"]
     }
-    return CopiedTopic(source, _text(fields["target"]), _or_none(_text, fields["id"]), partitions)
+    rule = _or_none(_rule, fields.get("rule"))
+    return CopiedTopic(source, _text(fields["target"]), _or_none(_text, fields["id"]), partitions, rule)
+
+
+def _rule(fields: Any) -> CopyRule:
+    by, key_field, partitions = fields
+    return CopyRule(_text(by), _or_none(_text, key_field), _number(partitions))
 
 
 def _progress(fields: dict[str, Any]) -> Progress:

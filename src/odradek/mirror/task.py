@@ -13,14 +13,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 import anyio
 
 from odradek.batch import Batch
 from odradek.client.producer.producer import Producer
-from odradek.client.producer.results import Acks
+from odradek.client.producer.results import Ack
 from odradek.core.interfaces import RECORDS, ProducerRecord
 from odradek.errors import (
     CommitOutcomeUnknown,
@@ -34,11 +33,12 @@ from odradek.io.gather import gather
 from odradek.io.retry import retry
 from odradek.mirror.clusters import PAUSES, Clusters, read_progress
 from odradek.mirror.config import MirrorConfig
+from odradek.mirror.dividing import Divided, Division
 from odradek.mirror.errors import LostRecords, ProgressLost, SourceChanged
 from odradek.mirror.index import runs_of
 from odradek.mirror.limits import RateLimit
 from odradek.mirror.planning import MirrorRefused, finished_text
-from odradek.mirror.rows import Origin, refused_record, rows_of
+from odradek.mirror.rows import Origin, refused_record
 from odradek.mirror.sources import SourceBatches
 from odradek.mirror.stored import (
     CopiedTopic,
@@ -150,7 +150,8 @@ class MirrorTask:
     def __init__(self, settings: TaskSettings, number: int, topics: Iterable[CopiedTopic]) -> None:
         self._settings, self._config, self._clusters = settings, settings.config, settings.clusters
         self._number = number
-        self._destinations: dict[TopicPartition, TopicPartition] = {}
+        self._partitioner = self._clusters.target.driver.default_partitioner()
+        self._destinations: dict[TopicPartition, Division] = {}
         self._has_new = False
         self._waiting: anyio.CancelScope | None = None
         self.add(topics)
@@ -168,7 +169,7 @@ class MirrorTask:
         for topic in topics:
             for source, to in topic.partitions.items():
                 if to.task == self._number and source not in self._destinations:
-                    self._destinations[source] = TopicPartition(topic.target, to.partition)
+                    self._destinations[source] = Division.of(topic, source, self._partitioner)
                     self._has_new = True
         if self._has_new and self._waiting is not None:
             self._waiting.cancel()
@@ -356,7 +357,9 @@ class MirrorTask:
             for partition, acks in zip(
                 gathered.parts, await gather(self._write(producer), gathered.parts.items()), strict=True
             ):
-                runs = runs_of(gathered.parts[partition], acks.acks, offsets=self._offsets)
+                if self._destinations[partition].rule is not None:
+                    continue  # its records are not adjacent on the target
+                runs = runs_of(gathered.parts[partition], acks, offsets=self._offsets)
                 entries.append(IndexEntry(partition, runs))
                 following[partition] = following[partition]._replace(target_next=runs[-1].offset + runs[-1].records)
             entries.append(Progress(round(time.time() * 1000), following))
@@ -370,19 +373,21 @@ class MirrorTask:
     def _write(self, producer: Producer) -> Callable[[tuple[TopicPartition, list[Columns]]], Any]:
         headers = self._config.topics.origin_headers
 
-        async def write(item: tuple[TopicPartition, list[Columns]]) -> Acks:
-            partition, parts = item
-            target = self._destinations[partition]
-            origin = Origin(self._settings.source, partition) if headers else None
-            rows: Any
-            if origin is None:
-                rows = Batch(partition, Columns.concat(parts))  # without an object for each record
-            else:
-                rows = chain.from_iterable(rows_of(part, origin) for part in parts)
-            acks = await producer.send_many(target.topic, rows, partition=target.partition)
-            for failed in acks.failed:
-                raise refused_record(partition, parts, failed, origin)
-            return acks
+        async def write(item: tuple[TopicPartition, list[Columns]]) -> Sequence[Ack]:
+            source, parts = item
+            origin = Origin(self._settings.source, source) if headers else None
+
+            async def send(divided: Divided) -> Sequence[Ack]:
+                target, columns = divided
+                if origin is not None:
+                    columns = origin.added(columns)
+                acks = await producer.send_many(target.topic, Batch(source, columns), partition=target.partition)
+                for failed in acks.failed:
+                    raise refused_record(source, columns, failed)
+                return acks.acks
+
+            written = await gather(send, self._destinations[source].divide(Columns.concat(parts)))
+            return [ack for acks in written for ack in acks]
 
         return write
 

@@ -2,6 +2,7 @@
 
 Each partition is compared in chunks, from the first transaction of the mirror that both logs still have to the
 progress that was stored when verifying began: see `verify_partition`. A file may keep what is done after each chunk.
+Topics whose records a rule divides are compared as a whole: see `verify_rule`.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from odradek.mirror.config import MirrorConfig
 from odradek.mirror.planning import ClusterTopics, MirrorRefused, check
 from odradek.mirror.stored import IndexEntry, SourcePosition, StoredState
 from odradek.mirror.verify_partition import Difference, PartitionComparison, VerifiedPartition
+from odradek.mirror.verify_rule import DividedTopic, TopicComparison
 from odradek.types import TopicPartition
 
-__all__ = ["Difference", "VerifiedMirror", "VerifiedPartition", "verify"]
+__all__ = ["Difference", "DividedTopic", "VerifiedMirror", "VerifiedPartition", "verify"]
 
 PARALLEL = 4
 """Partitions that are compared at the same time."""
@@ -40,6 +42,7 @@ class VerifiedMirror:
         started: When it began (s since the epoch).
         seconds: How long it took, without interruptions.
         partitions: By source partition.
+        topics: Topics whose records a rule divides, instead (`topics.partition_by`).
     """
 
     mirror: str
@@ -48,11 +51,12 @@ class VerifiedMirror:
     started: float
     seconds: float = 0.0
     partitions: list[VerifiedPartition] = field(default_factory=list)
+    topics: list[DividedTopic] = field(default_factory=list)
 
     @property
     def equal(self) -> bool:
-        """True if all partitions are."""
-        return all(partition.equal for partition in self.partitions)
+        """True if all partitions and topics are."""
+        return all(each.equal for each in self.partitions) and all(topic.equal for topic in self.topics)
 
 
 _STATE = TypeAdapter(VerifiedMirror)
@@ -90,10 +94,13 @@ async def verify(
 async def _begin(
     config: MirrorConfig, clusters: Clusters, stored: StoredState, topics: ClusterTopics
 ) -> VerifiedMirror:
-    partitions = [_begin_partition(config, stored, partition) for each in topics.source.values() for partition in each]
     identity = topics.identity
-    if stored.identity is None or not partitions:
+    if stored.identity is None or not topics.source.keys() & stored.topics.keys():
         raise MirrorRefused(f"the mirror {config.name!r} has copied nothing yet: run it first")
+    if not config.topics.by_source:
+        divided = [DividedTopic(name, stored.topics[name].target) for name in topics.source if name in stored.topics]
+        return VerifiedMirror(config.name, identity.source, identity.target, time.time(), topics=divided)
+    partitions = [_begin_partition(config, stored, partition) for each in topics.source.values() for partition in each]
     await _accept_empty(clusters, [partition for partition in partitions if partition.error])
     return VerifiedMirror(config.name, identity.source, identity.target, time.time(), partitions=partitions)
 
@@ -172,7 +179,7 @@ class _Verification:
         file: _StateFile,
         progress: Callable[[VerifiedPartition], object],
     ) -> None:
-        self._config, self._clusters, self._index = config, clusters, stored.index
+        self._config, self._clusters, self._index, self._topics = config, clusters, stored.index, stored.topics
         self._result, self._file, self._progress = result, file, progress
         self._before, self._began = result.seconds, time.monotonic()
 
@@ -183,6 +190,8 @@ class _Verification:
         async with anyio.create_task_group() as tasks:
             for _ in range(PARALLEL):
                 tasks.start_soon(self._work, left)
+        for topic in self._result.topics:
+            await self._compare_topic(topic)
         self._result.seconds = self._seconds()
         self._file.remove()
 
@@ -197,6 +206,16 @@ class _Verification:
                 partition.error = str(error)
             partition.done = True
             self._noted(partition)
+
+    async def _compare_topic(self, topic: DividedTopic) -> None:
+        if topic.done:
+            return
+        try:
+            await TopicComparison(self._config, self._clusters, self._topics[topic.source], topic).run()
+        except OdradekError as error:
+            topic.error = str(error)
+        topic.done = True
+        self._save()
 
     def _entries(self, partition: VerifiedPartition) -> list[IndexEntry]:
         """Return what was copied of a partition and is still to be compared, in order."""

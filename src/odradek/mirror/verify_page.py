@@ -22,7 +22,7 @@ def _template() -> Template:
 def verify_page(result: VerifiedMirror) -> str:
     """Return the page of a comparison."""
     partitions = result.partitions
-    compared = sum(partition.source_records for partition in partitions)
+    compared = sum(each.source_records for each in partitions) + sum(each.source_records for each in result.topics)
     about = f"{'equal' if result.equal else 'different'}: {count(compared)} records, {duration(result.seconds)}"
     return _template().render(
         title=f"Mirror {result.mirror}: verify", about=about, result=result, version=__version__, compared=compared,

@@ -39,7 +39,7 @@ from odradek.mirror.sources import ClusterSource, ReaderBatches, SourceBatches
 from odradek.mirror.stored import IndexEntry, SourcePosition
 from odradek.types import Columns, MiB, Position, Record, TopicPartition
 
-__all__ = ["Difference", "PartitionComparison", "VerifiedPartition"]
+__all__ = ["Difference", "PartitionComparison", "Rows", "VerifiedPartition", "served"]
 
 log = logging.getLogger(__name__)
 
@@ -198,7 +198,7 @@ class PartitionComparison:
         while True:
             source = await self._clusters.source.extents([self._result.source], read_committed=committed)
             target = await self._clusters.target.driver.logs.extents([self._result.target])
-            extents = _Extents(_served(source, self._result.source), _served(target, self._result.target))
+            extents = _Extents(served(source, self._result.source), served(target, self._result.target))
             complete = extents.source.latest >= self._result.end.position and extents.target.latest >= copied
             if complete or time.monotonic() >= until:
                 return extents
@@ -244,7 +244,7 @@ class PartitionComparison:
                 {result.target: offset}, until={result.target: until}, isolation="read_committed", **options
             ) as of_target,
         ):
-            yield _Sides(_Rows(of_source), _Rows(ReaderBatches(of_target)))
+            yield _Sides(Rows(of_source), Rows(ReaderBatches(of_target)))
 
     def _copied(self, columns: Columns, chunk: Chunk) -> Iterator[tuple[bool, Columns]]:
         """Yield rows of the target as they were on the source (True), and those of other producers (False)."""
@@ -360,7 +360,8 @@ def _is_compacted(configs: Mapping[str, str]) -> bool | None:
     return "compact" in configs["cleanup.policy"] if "cleanup.policy" in configs else None
 
 
-def _served(extents: Extents, partition: TopicPartition) -> Extent:
+def served(extents: Extents, partition: TopicPartition) -> Extent:
+    """Return where a log begins and ends. Raises TransportError: its broker is away."""
     if partition not in extents:
         raise TransportError(f"{partition}: no live broker serves it")
     return extents[partition]
@@ -373,7 +374,7 @@ class _Extents(NamedTuple):
     target: Extent
 
 
-class _Rows:
+class Rows:
     """The rows of one partition, up to one position after the other."""
 
     def __init__(self, batches: SourceBatches) -> None:
@@ -394,8 +395,8 @@ class _Rows:
 class _Sides(NamedTuple):
     """Both sides of a partition, being read."""
 
-    source: _Rows
-    target: _Rows
+    source: Rows
+    target: Rows
 
 
 class _Records:
@@ -407,7 +408,7 @@ class _Records:
         picked: Returns those of the rows that are wanted.
     """
 
-    def __init__(self, rows: _Rows, end: MessagePosition, picked: Callable[[Columns], Iterable[Columns]]) -> None:
+    def __init__(self, rows: Rows, end: MessagePosition, picked: Callable[[Columns], Iterable[Columns]]) -> None:
         self._rows, self._end, self._picked = rows, end, picked
         self._records: Iterator[Record] = iter(())
 

@@ -46,6 +46,6 @@ def _rows(topic: PlannedTopic) -> list[list[object]]:
     if topic.grow is not None:
         what = f"will have {topic.grow} partitions"
     return [
-        [source.topic, source.name, copied.target, to.partition, to.task, what]
+        [source.topic, source.name, copied.target, to.partition if copied.rule is None else None, to.task, what]
         for source, to in sorted(copied.partitions.items())
     ]

@@ -44,8 +44,9 @@ def status(file: str, fail_over: int | None, as_lines: bool) -> int:
 
 def _row(partition: PartitionStatus) -> list[object]:
     seconds = None if partition.lag_seconds is None else round(partition.lag_seconds, 1)
+    target = partition.target
     return [
-        partition.source.topic, partition.source.name, partition.target.topic, partition.target.partition,
+        partition.source.topic, partition.source.name, target.topic, None if target.partition < 0 else target.partition,
         partition.records, partition.position, partition.end, partition.lag, seconds,
         iso_time(None if partition.at is None else partition.at / 1000),
     ]  # fmt: skip

@@ -17,10 +17,12 @@ from odradek.cli.output import echo_json, progress, table
 if TYPE_CHECKING:
     from odradek.mirror.verify import VerifiedMirror
     from odradek.mirror.verify_partition import VerifiedPartition
+    from odradek.mirror.verify_rule import DividedTopic
 
 __all__ = ["verify"]
 
 HEAD = ("topic", "partition", "copied", "compared", "not compared", "result")
+TOPICS_HEAD = ("topic", "copied", "on the source", "on the target", "result")
 
 
 @click.command(
@@ -47,7 +49,8 @@ def verify(file: str, state: Path | None, page: Path | None, as_lines: bool, qui
     meanwhile.
 
     The exit code is 1 if there is a difference; the first one of each partition is printed. What one side has deleted
-    cannot be compared, and is counted.
+    cannot be compared, and is counted. Where topics.partition_by is a key or a function, records of partitions are
+    compared whatever their order, and the mirror must not run meanwhile.
     """
     from odradek.mirror.config import load
     from odradek.mirror.verify import verify as compare
@@ -73,8 +76,25 @@ def _print(result: VerifiedMirror, as_lines: bool, quiet: bool) -> None:
             echo_json({**asdict(partition), "equal": partition.equal})
         elif partition.error or partition.difference is not None:
             click.echo(f"{partition.source}: {partition.error or _difference(partition)}")
-    if not as_lines and not quiet:
+    for topic in result.topics:
+        if as_lines:
+            echo_json({**asdict(topic), "equal": topic.equal})
+        elif not topic.equal:
+            click.echo(f"{topic.source}: {topic.error or _different(topic)}")
+    if not as_lines and not quiet and result.partitions:
         click.echo(table(HEAD, [_row(partition) for partition in result.partitions]))
+    if not as_lines and not quiet and result.topics:
+        click.echo(table(TOPICS_HEAD, [_topic_row(topic) for topic in result.topics]))
+
+
+def _different(topic: DividedTopic) -> str:
+    numbers = ", ".join(map(str, topic.different))
+    return f"these partitions of the target have not exactly the records that the rule says: {numbers}"
+
+
+def _topic_row(topic: DividedTopic) -> list[object]:
+    result = "equal, whatever the order" if topic.equal else "DIFFERENT"
+    return [topic.source, topic.copied, topic.source_records, topic.target_records, result]
 
 
 def _difference(partition: VerifiedPartition) -> str:
