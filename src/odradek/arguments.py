@@ -20,7 +20,6 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
@@ -366,6 +365,8 @@ def refuse_unknown(values: Collection[str], known: Collection[str], where: str =
 
 def name_here(name: str) -> str:
     """Return ` (here: ...)` for an option that another client has, by the table that its users read; "" for others."""
+    from importlib.resources import files  # for this error alone: it takes longer to import than this module
+
     for row in files("odradek").joinpath("other_clients.md").read_text("utf-8").splitlines():
         here, *names = row.removeprefix("| ").split(" | ")
         if f"`{name.replace('.', '_')}`" in " ".join(names[:3]).replace(".", "_"):

@@ -2,9 +2,9 @@
 
 `Cluster.producer`, `Producer` and the rest take `**options: Unpack[ProducerOptions]`; Spark's options and the command
 line read defaults and rules from here. `odradek.arguments` is the mechanism.
-"""
 
-from __future__ import annotations
+Annotations are evaluated here once, without `from __future__ import annotations`: as text each would be compiled again.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager

@@ -10,11 +10,10 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 
 from odradek import arguments
 from odradek.batch import Batch
-from odradek.client.consumer.consumer import Consumer
 from odradek.client.consumer.each import HANDLER
 from odradek.client.consumer.group_batches import GroupBatch
 from odradek.client.consumer.reader import Reader
@@ -25,6 +24,9 @@ from odradek.errors import DeserializationError
 from odradek.io.retry import retry
 from odradek.serde import DecodedRecord, Deserializer, SerdeContext, deserialize
 from odradek.types import Record
+
+if TYPE_CHECKING:  # whoever reads with one has imported it
+    from odradek.client.consumer.consumer import Consumer
 
 __all__ = ["DecodedConsumer", "DecodedReader", "DecodedStream"]
 
