@@ -15,7 +15,7 @@ from odradek.mirror.config import MirrorConfig
 from odradek.mirror.planning import MirrorRefused
 from odradek.mirror.run import MirrorResult, run_open
 from odradek.mirror.status import status_open
-from odradek.mirror.stored import StoredState
+from odradek.mirror.stored import CopyProgress, Progress, SourcePosition, StoredState, stored_records
 from odradek.testing import MemoryCluster
 
 from .mirrors import config_of, copied, opened, partition, records, same
@@ -232,6 +232,21 @@ async def test_status_of_each_partition() -> None:
     assert (first.lag, first.lag_seconds) == (0, 0.0) and first.at is not None
     assert (second.records, second.position, second.end, second.lag, now.lag) == (50, 50, 53, 3, 3)
     assert second.lag_seconds is not None and second.lag_seconds > 86400  # the records are of 2023
+
+
+async def test_status_does_not_wait_for_a_transaction_that_is_open() -> None:
+    source, target = filled({"t": 1}), MemoryCluster()
+    config = config_of("t", run={"tasks": 1})
+    async with opened(source, target) as clusters:
+        await run_open(config, clusters)
+        source.append("t", rows(3))
+        options: Any = {"transactional_id": config.transactional_id(0)}
+        async with clusters.target.producer(**options) as killed, killed.transaction():
+            later = stored_records([Progress(1, {partition("t"): CopyProgress(SourcePosition(53), 53, 53)})])
+            (await killed.send_many(config.topic, [(key, value) for key, value in later], partition=0)).check()
+            with anyio.fail_after(60):
+                (now,) = (await status_open(config, clusters)).partitions
+    assert (now.records, now.position, now.end, now.lag) == (50, 50, 53, 3)
 
 
 # ---- the newest progress -------------------------------------------------------------------------------------

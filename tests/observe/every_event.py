@@ -13,6 +13,8 @@ from odradek.observe import (
     ConnectionFailed,
     ConnectionOpened,
     HeartbeatLate,
+    MirrorCommitted,
+    MirrorLag,
     Observer,
     PartFetched,
     ReadAheadLevel,
@@ -43,3 +45,6 @@ def report_every_event(observer: Observer) -> None:
     observer.read_ahead_level(ReadAheadLevel(1, 1000, 10_000))
     observer.rebalanced(Rebalanced("g", "assigned", (partition,), "joined the group", 0.5))
     observer.heartbeat_late(HeartbeatLate("g", 4.0))
+    observer.mirror_committed(MirrorCommitted("m", {partition: 10}, {partition: 1000}, 0.02))
+    for seconds in (None, 1.5):
+        observer.mirror_lag(MirrorLag("m", partition, 5, seconds))

@@ -45,6 +45,8 @@ class ObserverCalls:
         self.commit_finished = _call(observers, failed, "commit_finished", observe.CommitFinished)
         self.rebalanced = _call(observers, failed, "rebalanced", observe.Rebalanced)
         self.heartbeat_late = _call(observers, failed, "heartbeat_late", observe.HeartbeatLate)
+        self.mirror_committed = _call(observers, failed, "mirror_committed", observe.MirrorCommitted)
+        self.mirror_lag = _call(observers, failed, "mirror_lag", observe.MirrorLag)
 
 
 def _call(observers: Sequence[Observer], failed: Failed, name: str, kind: type[tuple[Any, ...]]) -> Call:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from odradek.client.cluster import Cluster
+from odradek.client.consumer.positions import resolve_positions
 from odradek.core.backoff import Backoff
 from odradek.errors import BrokerError, NotWritten, OffsetOutOfRange, Unsupported
+from odradek.io.gather import gather
 from odradek.io.retry import retry
 from odradek.mirror.config import TOPICS, MirrorConfig
 from odradek.mirror.directories import DirectorySource
 from odradek.mirror.planning import ClusterTopics, MirrorRefused, PlannedTopic, TargetTopic, chosen_topics, lost_text
 from odradek.mirror.sources import ClusterSource, MirrorSource
 from odradek.mirror.stored import MirrorIdentity, StoredState
-from odradek.types import EARLIEST, LATEST, Position, StartPosition, TopicPartition
+from odradek.observe import Observer
+from odradek.types import EARLIEST, LATEST, Position, PositionSpec, StartPosition, TopicPartition
 
 __all__ = ["Clusters", "create_topics", "open_clusters", "read_progress", "read_state", "survey"]
 
@@ -48,18 +53,19 @@ class Clusters:
 
 
 @asynccontextmanager
-async def open_clusters(config: MirrorConfig) -> AsyncIterator[Clusters]:
+async def open_clusters(config: MirrorConfig, observer: Observer | None = None) -> AsyncIterator[Clusters]:
     """Connect to both clusters. Raises Unreachable, ZooKeeperError or ConfigError: one of them cannot be reached."""
-    async with _open_source(config) as source, config.target.connect() as target:
+    options: Any = {} if observer is None else {"observer": observer}
+    async with _open_source(config, options) as source, config.target.connect(**options) as target:
         yield Clusters(source, target)
 
 
 @asynccontextmanager
-async def _open_source(config: MirrorConfig) -> AsyncIterator[MirrorSource]:
+async def _open_source(config: MirrorConfig, options: Any) -> AsyncIterator[MirrorSource]:
     if config.source.logs is not None:
         yield DirectorySource(config.source.directories, over_gaps=config.topics.lost == "continue")
         return
-    async with config.source.connect() as cluster:
+    async with config.source.connect(**options) as cluster:
         yield ClusterSource(cluster, config.source.url)
 
 
@@ -70,12 +76,10 @@ async def survey(config: MirrorConfig, clusters: Clusters) -> ClusterTopics:
     """Return what both clusters look like. Raises OdradekError: a broker did not answer. Cancellation: safe."""
     listed = await clusters.source.listed()
     names = chosen_topics(config, config.topics.include if listed is None else listed)
-    every = {name: await clusters.source.partitions(name) for name in names}
-    source = {name: partitions for name, partitions in every.items() if partitions}
-    target = {}
-    on_target = await clusters.target.topics()
-    for name in {config.topics.target_name(name) for name in source} & on_target:
-        target[name] = await _target_topic(clusters.target, name)
+    every = zip(names, await gather(clusters.source.partitions, names), strict=True)
+    source = {name: partitions for name, partitions in every if partitions}
+    on_target = {config.topics.target_name(name) for name in source} & await clusters.target.topics()
+    target = await _target_topics(clusters.target, on_target)
     on_target_side = ClusterSource(clusters.target, config.target.url)
     identity = MirrorIdentity(await clusters.source.identity(), await on_target_side.identity())
     mirrors = {}
@@ -90,11 +94,17 @@ async def _mirrors(source: Cluster, topics: Iterable[str]) -> dict[str, StoredSt
     return {name.removeprefix(TOPICS): (await _read_topic(name, source, whole=False))[0] for name in names}
 
 
-async def _target_topic(cluster: Cluster, name: str) -> TargetTopic:
-    first = await cluster.positions(name, EARLIEST)
-    last = await cluster.positions(name, LATEST)
-    described = (await cluster.admin.describe_topics(name)).check()[name]
-    return TargetTopic(described.topic_id, len(described.partitions), sum(last.values()) - sum(first.values()))
+async def _target_topics(cluster: Cluster, names: Collection[str]) -> dict[str, TargetTopic]:
+    if not names:
+        return {}
+    described = (await cluster.admin.describe_topics(names)).check()
+    partitions = [partition for each in await gather(cluster.partitions, names) for partition in each]
+    first = await _resolved(cluster, partitions, EARLIEST)
+    last = await _resolved(cluster, partitions, LATEST)
+    records: Counter[str] = Counter()
+    for partition in partitions:
+        records[partition.topic] += last.get(partition, 0) - first.get(partition, 0)
+    return {n: TargetTopic(topic.topic_id, len(topic.partitions), records[n]) for n, topic in described.items()}
 
 
 # ---- the topic of the mirror ---------------------------------------------------------------------------------
@@ -125,13 +135,26 @@ async def read_state(
 
 async def _read_topic(topic: str, cluster: Cluster, *, whole: bool, waits: bool = True) -> tuple[StoredState, int]:
     state = StoredState(topic)
-    ends = await cluster.positions(topic, LATEST)
-    if not waits:
-        extents = await cluster.driver.logs.extents(list(ends), read_committed=True)
-        ends = {partition: Position(extent.latest) for partition, extent in extents.items()}
+    ends = await _ends(topic, cluster, waits=waits)
     chosen = [p for p in ends if whole or p.partition == 0]
     await _read(state, cluster, dict.fromkeys(chosen, EARLIEST), ends)
     return state, len(ends)
+
+
+async def _ends(topic: str, cluster: Cluster, *, waits: bool) -> Mapping[TopicPartition, Position]:
+    """Return where the logs end; without `waits`, where the first transaction that is open begins."""
+    return await _resolved(cluster, await cluster.partitions(topic), LATEST, read_committed=not waits)
+
+
+async def _resolved(
+    cluster: Cluster, partitions: Iterable[TopicPartition], at: PositionSpec, *, read_committed: bool = False
+) -> Mapping[TopicPartition, Position]:
+    """Return positions of partitions of any topics."""
+    wanted = dict.fromkeys(partitions, at)
+    positions, errors = await resolve_positions(cluster.driver, wanted, read_committed=read_committed)
+    for error in errors.values():
+        raise error
+    return positions
 
 
 async def _read(
@@ -151,14 +174,14 @@ async def _read(
         raise MirrorRefused(lost_text(state.topic)) from error
 
 
-async def read_progress(config: MirrorConfig, cluster: Cluster, task: int) -> StoredState:
+async def read_progress(config: MirrorConfig, cluster: Cluster, task: int, *, waits: bool = True) -> StoredState:
     """Return what the end of a task's partition says: its newest progress, if there is any.
 
-    Raises and cancellation: as `read_state`.
+    `waits`, raises and cancellation: as `read_state`.
     """
     partition = TopicPartition(config.topic, task)
     first = (await cluster.positions(config.topic, EARLIEST))[partition]
-    start = end = (await cluster.positions(config.topic, LATEST))[partition]
+    start = end = (await _ends(config.topic, cluster, waits=waits))[partition]
     length = TAIL
     while start > first:
         start = Position(max(first, end - length))

@@ -27,6 +27,7 @@ from odradek.client.connect import connect
 from odradek.client.options import Compression
 from odradek.config_file import ConfigFile, ConfigFileError, ConfigTable, RegularExpression, Size, parsed, read
 from odradek.io.security import Security
+from odradek.observe import Observer
 from odradek.ranges.request import Directory, parse_directory
 from odradek.types import MiB
 
@@ -94,14 +95,17 @@ class ClusterConfig(ConfigTable):
         self.connect()  # which opens nothing
         return self
 
-    def connect(self) -> Cluster:
+    def connect(self, observer: Observer | None = None) -> Cluster:
         """Return the cluster, to be used as `async with`.
+
+        Args:
+            observer: As in `odradek.connect`.
 
         Raises:
             ConfigError: URL or security cannot work; a variable is not set.
         """
         security = None if self.security is None else Security(**{k: _value(k, v) for k, v in self.security.items()})
-        return connect(self.url, security=security, client_id="odradek-mirror")
+        return connect(self.url, security=security, client_id="odradek-mirror", observer=observer)
 
 
 def _value(name: str, value: str | bool) -> Any:

@@ -225,6 +225,9 @@ class DirectoryBatches:
     def positions(self) -> dict[TopicPartition, SourcePosition]:
         return dict(self._positions)
 
+    def lags(self) -> dict[TopicPartition, int]:
+        return {}
+
     async def _read(self) -> None:
         try:
             await self._read_all()

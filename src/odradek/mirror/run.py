@@ -14,7 +14,10 @@ from anyio.abc import TaskGroup
 
 from odradek.client.cluster import Cluster
 from odradek.core.interfaces import ProducerRecord
+from odradek.core.observer_calls import ObserverCalls
 from odradek.errors import CommitOutcomeUnknown, OdradekError, Unsupported
+from odradek.io.gather import background_tasks
+from odradek.io.observation import observer_calls
 from odradek.io.retry import retry
 from odradek.mirror.clusters import (
     PAUSES,
@@ -26,6 +29,7 @@ from odradek.mirror.clusters import (
     survey,
 )
 from odradek.mirror.config import MirrorConfig
+from odradek.mirror.lags import LagWatch
 from odradek.mirror.limits import RateLimit
 from odradek.mirror.planning import (
     ClusterTopics,
@@ -40,6 +44,7 @@ from odradek.mirror.planning import (
 from odradek.mirror.sources import MirrorSource
 from odradek.mirror.stored import CopiedTopic, Finished, Stored, StoredState, stored_records
 from odradek.mirror.task import CopiedRecords, LostRange, MirrorTask, TaskSettings
+from odradek.observe import MirrorLag, Observer
 from odradek.types import Position, TopicPartition
 
 __all__ = ["Begun", "MirrorPlan", "MirrorResult", "begin", "finish", "plan", "plan_open", "run", "run_open"]
@@ -82,8 +87,9 @@ class MirrorResult:
     def add(self, copied: Iterable[CopiedRecords]) -> None:
         """Count what was committed."""
         for each in copied:
-            self.records[each.partition] = self.records.get(each.partition, 0) + each.records
-            self.bytes += each.bytes
+            if each.records:
+                self.records[each.partition] = self.records.get(each.partition, 0) + each.records
+                self.bytes += each.bytes
 
 
 async def plan(config: MirrorConfig) -> MirrorPlan:
@@ -115,6 +121,8 @@ async def run(
     *,
     follow: bool = False,
     committed: Callable[[Sequence[CopiedRecords]], object] = lambda _: None,
+    lags: Callable[[Sequence[MirrorLag]], object] = lambda _: None,
+    observer: Observer | None = None,
 ) -> MirrorResult:
     """Copy what the source has when the run begins.
 
@@ -124,6 +132,8 @@ async def run(
             matches, which are looked for each `run.refresh_seconds`. A new topic that must not be copied, for a reason
             for which the beginning of a run would be refused, is left out, and a warning says why.
         committed: Called after each transaction with what was committed.
+        lags: Called with the lag of partitions, as `Observer.mirror_lag` is.
+        observer: Told of the transactions and the lag of the mirror, and of everything that it does on both clusters.
 
     Raises:
         MirrorRefused: Copying would be wrong. Nothing was written.
@@ -132,8 +142,9 @@ async def run(
 
     Cancellation: safe; the next run continues after what was committed.
     """
-    async with open_clusters(config) as clusters:
-        return await run_open(config, clusters, follow=follow, committed=committed)
+    async with open_clusters(config, observer) as clusters:
+        calls = observer_calls(observer)
+        return await run_open(config, clusters, follow=follow, committed=committed, lags=lags, calls=calls)
 
 
 async def run_open(
@@ -142,12 +153,16 @@ async def run_open(
     *,
     follow: bool = False,
     committed: Callable[[Sequence[CopiedRecords]], object] = lambda _: None,
+    lags: Callable[[Sequence[MirrorLag]], object] = lambda _: None,
+    calls: ObserverCalls | None = None,
 ) -> MirrorResult:
     """Do the same with clusters that are open."""
     result = MirrorResult()
+    watch = LagWatch(config, clusters.source, follow=follow, calls=calls, lags=lags)
 
     def count(copied: Sequence[CopiedRecords]) -> None:
         result.add(copied)
+        watch.committed(copied)
         committed(copied)
 
     begun = await begin(config, clusters, follow=follow)
@@ -157,12 +172,24 @@ async def run_open(
         begun.exactly_once,
         begun.source,
         ends=begun.ends,
+        begun=watch.begun,
         committed=count,
         lost=result.lost.update,
         reading=RateLimit(config.run.source_bytes_per_second),
         writing=RateLimit(config.run.target_bytes_per_second),
     )
-    await _Tasks(settings).run(begun.copied, follow=follow)
+    partitions = sum(len(topic.partitions) for topic in begun.copied)
+    log.info(
+        "mirror %s: begins: %d topics, %d partitions, %d tasks",
+        config.name,
+        len(begun.copied),
+        partitions,
+        len(begun.tasks),
+    )
+    async with background_tasks() as group:
+        group.start_soon(watch.run)
+        await _Tasks(settings).run(begun.copied, follow=follow)
+    log.info("mirror %s: ends: everything is copied, in this run %d records", config.name, sum(result.records.values()))
     return result
 
 
@@ -334,7 +361,10 @@ async def _prepare(
             await store(changes, 0)
     for changed in changes:
         if isinstance(changed, CopiedTopic):
-            log.info("mirror %s: copies topic %s to %s", config.name, changed.source, changed.target)
+            count = len(changed.partitions)
+            log.info(
+                "mirror %s: copies topic %s to %s: %d partitions", config.name, changed.source, changed.target, count
+            )
     return copied, topics
 
 

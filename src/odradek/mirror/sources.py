@@ -41,6 +41,9 @@ class SourceBatches(Protocol):
         """Return what comes after everything that `next_batch` has returned, exact to the record; partitions of which
         that is not known yet are left out."""
 
+    def lags(self) -> Mapping[TopicPartition, int]:
+        """Return how far that is from where the logs end, as far as it is known without a request."""
+
 
 class MirrorSource(Protocol):
     """Logs that are copied. All methods raise OdradekError if the source does not answer; cancellation: safe."""
@@ -165,6 +168,9 @@ class ReaderBatches:
 
     def positions(self) -> Mapping[TopicPartition, SourcePosition]:
         return positions_of(self._reader.bookmark())
+
+    def lags(self) -> Mapping[TopicPartition, int]:
+        return self._reader.statistics().lag
 
 
 def _servers(url: str) -> str:

@@ -73,7 +73,8 @@ class MirrorStatus:
 
 
 async def status(config: MirrorConfig) -> MirrorStatus:
-    """Return how far a mirror is, whether or not it runs; one that has not begun has no partitions.
+    """Return how far a mirror is, whether or not it runs; one that has not begun has no partitions. It does not wait
+    for transactions that are open, such as that of a process that was killed: what was committed before them counts.
 
     Raises:
         StoredStateError: A record of its topic is not what a mirror writes.
@@ -87,8 +88,12 @@ async def status(config: MirrorConfig) -> MirrorStatus:
 
 async def status_open(config: MirrorConfig, clusters: Clusters) -> MirrorStatus:
     """Do the same with clusters that are open."""
-    state, tasks = await read_state(config, clusters.target, whole=False)
-    for ending in await gather(lambda task: read_progress(config, clusters.target, task), range(tasks)):
+    state, tasks = await read_state(config, clusters.target, whole=False, waits=False)
+
+    async def read(task: int) -> StoredState:
+        return await read_progress(config, clusters.target, task, waits=False)
+
+    for ending in await gather(read, range(tasks)):
         state.progress.update(ending.progress)
     ends = await _ends(config, clusters.source, state)
     copied = [(partition, topic) for topic in state.topics.values() for partition in topic.partitions]

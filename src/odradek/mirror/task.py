@@ -13,14 +13,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 
 from odradek.batch import Batch
 from odradek.client.producer.producer import Producer
 from odradek.client.producer.results import Ack
-from odradek.core.interfaces import RECORDS, ProducerRecord
+from odradek.core.interfaces import RECORDS, Extent, ProducerRecord
 from odradek.errors import (
     CommitOutcomeUnknown,
     DeliveryError,
@@ -59,19 +59,26 @@ TRANSACTION_TIMEOUT_S = 60.0
 """A broker aborts a transaction that is open for longer, and fences its producer (s)."""
 
 
-@dataclass(frozen=True, slots=True)
-class CopiedRecords:
+class CopiedRecords(NamedTuple):
     """Records of one partition that were committed together.
 
     Args:
         partition: The source partition.
-        records: How many.
+        records: How many; 0: only positions without records, such as ends of transactions, were passed.
         bytes: Bytes of their values, keys and headers.
+        position: What is copied next.
+        end: Where copying ends; in a run that goes on, where the log ended. None: that is not known.
+        timestamp: Of the last record (ms since the epoch); None: it has none.
+        seconds: How long the transaction took (s).
     """
 
     partition: TopicPartition
     records: int
     bytes: int
+    position: int
+    end: int | None
+    timestamp: int | None
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +109,8 @@ class TaskSettings:
         exactly_once: The target has transactions.
         source: Id of the source, for headers.
         ends: Source partition -> where copying ends; None: never.
+        begun: Called when a task begins, and when it begins again, with what is copied next of its partitions, and
+            where that ends: see `CopiedRecords`.
         committed: Called with what was committed, after each transaction.
         lost: Called with what cannot be copied any more, as often as a task comes across it.
         reading, writing: The limits of a run.
@@ -112,6 +121,7 @@ class TaskSettings:
     exactly_once: bool
     source: str
     ends: Mapping[TopicPartition, Position] | None = None
+    begun: Callable[[Mapping[TopicPartition, tuple[int, int]]], object] = lambda _: None
     committed: Callable[[Sequence[CopiedRecords]], object] = lambda _: None
     lost: Callable[[Sequence[LostRange]], object] = lambda _: None
     reading: RateLimit = field(default_factory=lambda: RateLimit(None))
@@ -130,12 +140,19 @@ class _Gathered:
         self.parts.setdefault(batch.partition, []).append(batch.columns)
         self.bytes += batch.columns.payload_bytes
 
-    def copied(self) -> list[CopiedRecords]:
-        """Return how much it is."""
-        return [
-            CopiedRecords(partition, sum(map(len, parts)), sum(part.payload_bytes for part in parts))
-            for partition, parts in self.parts.items()
-        ]
+    def copied(self, partition: TopicPartition, position: int, lag: int | None, seconds: float) -> CopiedRecords:
+        """Return how much of a partition it is."""
+        parts = self.parts.get(partition, ())
+        times = parts[-1].timestamps if parts else None
+        return CopiedRecords(
+            partition,
+            sum(map(len, parts)),
+            sum(part.payload_bytes for part in parts),
+            position,
+            None if lag is None else position + lag,
+            None if times is None or times[-1] < 0 else times[-1],
+            seconds,
+        )
 
 
 class MirrorTask:
@@ -234,8 +251,12 @@ class MirrorTask:
         ) as producer:
             await self._read_progress()
             await self._skip_deleted()
+            log.info(
+                "mirror %s: task %d copies %d partitions", self._config.name, self._number, len(self._destinations)
+            )
             while not await self._read_and_copy(producer):
                 log.info("mirror %s: task %d reads from other places now", self._config.name, self._number)
+            log.info("mirror %s: task %d is at the end of its partitions", self._config.name, self._number)
 
     async def _read_progress(self) -> None:
         state = await read_progress(self._config, self._clusters.target, self._number)
@@ -254,11 +275,12 @@ class MirrorTask:
         Raises:
             LostRecords: The file does not allow it.
         """
-        copied = self._progress.keys() & self._destinations.keys()
-        extents = await self._clusters.source.extents(copied, read_committed=False)
+        committed = self._config.topics.isolation == "read_committed"
+        extents = await self._clusters.source.extents(self._destinations.keys(), read_committed=committed)
         lost = []
-        for partition, extent in extents.items():
-            known = self._progress[partition]
+        for partition, known in self._progress.items():
+            if (extent := extents.get(partition)) is None:
+                continue
             if known.next.position < extent.earliest and known.next.topic_id in (None, extent.topic_id):
                 lost.append(LostRange(partition, known.next.position, extent.earliest))
                 following = known.next._replace(position=extent.earliest, inner=0)
@@ -268,7 +290,14 @@ class MirrorTask:
         for each in lost:
             log.warning("mirror %s: the source deleted before it was copied: %s", self._config.name, each)
         self._settings.lost(lost)
+        self._settings.begun({partition: self._range(partition, extent) for partition, extent in extents.items()})
         return bool(lost)
+
+    def _range(self, partition: TopicPartition, extent: Extent) -> tuple[int, int]:
+        """Return what is copied next, and where copying ends, or the log ends now."""
+        known, ends = self._progress.get(partition), self._ends or {}
+        start = extent.earliest if known is None else known.next.position
+        return start, ends.get(partition, Position(extent.latest))
 
     # ---- reading -------------------------------------------------------------------------------------------
 
@@ -299,7 +328,7 @@ class MirrorTask:
             ended = await self._gather(batches, gathered)
             following = self._following(batches, gathered, ended=ended)
             if gathered.parts or (ended and following != self._progress):
-                await self._commit(producer, gathered, following)
+                await self._commit(producer, gathered, following, batches.lags())
             if gathered.error is not None:
                 raise gathered.error
         return ended
@@ -345,13 +374,18 @@ class MirrorTask:
     # ---- writing -------------------------------------------------------------------------------------------
 
     async def _commit(
-        self, producer: Producer, gathered: _Gathered, following: dict[TopicPartition, CopyProgress]
+        self,
+        producer: Producer,
+        gathered: _Gathered,
+        following: dict[TopicPartition, CopyProgress],
+        lags: Mapping[TopicPartition, int],
     ) -> None:
         """Write records, index and progress, together."""
         await _keep_to(self._settings.writing, gathered.bytes)
+        begun_at = anyio.current_time()
         exactly_once = self._settings.exactly_once
         transaction: AbstractAsyncContextManager[Any] = producer.transaction() if exactly_once else nullcontext()
-        self._open_since = anyio.current_time() if exactly_once else None
+        self._open_since = begun_at if exactly_once else None
         async with transaction:
             entries: list[Stored] = []
             for partition, acks in zip(
@@ -367,8 +401,19 @@ class MirrorTask:
             for failed in (await producer.send_many(self._config.topic, rows, partition=self._number)).failed:
                 raise failed.error
         self._open_since = None
-        self._progress = following
-        self._settings.committed(gathered.copied())
+        before, self._progress = self._progress, following
+        seconds = anyio.current_time() - begun_at
+        moved = [p for p, known in following.items() if known != before.get(p)]
+        self._settings.committed(
+            [gathered.copied(p, following[p].next.position, self._lag(p, lags), seconds) for p in moved]
+        )
+
+    def _lag(self, partition: TopicPartition, lags: Mapping[TopicPartition, int]) -> int | None:
+        """Return how far a partition is from its end, as far as that is known."""
+        if self._ends is None:
+            return lags.get(partition)
+        end = self._ends.get(partition)
+        return None if end is None else max(0, end - self._progress[partition].next.position)
 
     def _write(self, producer: Producer) -> Callable[[tuple[TopicPartition, list[Columns]]], Any]:
         headers = self._config.topics.origin_headers

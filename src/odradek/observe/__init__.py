@@ -29,6 +29,8 @@ __all__ = [
     "ConnectionFailed",
     "ConnectionOpened",
     "HeartbeatLate",
+    "MirrorCommitted",
+    "MirrorLag",
     "Observer",
     "PartFetched",
     "ReadAheadLevel",
@@ -292,6 +294,45 @@ class HeartbeatLate(NamedTuple):
     seconds: float
 
 
+# ---- mirrors ------------------------------------------------------------------------------------------------
+
+
+class MirrorCommitted(NamedTuple):
+    """A mirror (`odradek.mirror`) has committed a transaction with records.
+
+    Attributes:
+        mirror: Its name.
+        records: Source partition -> number of records.
+        bytes: Source partition -> size of their keys, values and headers (bytes).
+        seconds: How long the transaction took: writing, and the commit (s).
+    """
+
+    mirror: str
+    records: Mapping[TopicPartition, int]
+    bytes: Mapping[TopicPartition, int]
+    seconds: float
+
+
+class MirrorLag(NamedTuple):
+    """The lag of a mirror in one partition: when its task begins, after each transaction that has moved it, and each
+    `run.refresh_seconds`, when also the ends of logs are asked for.
+
+    Attributes:
+        mirror: Its name.
+        partition: The partition on the source.
+        lag: Distance from what is copied next to the end of the log, as far as that is known; in a run that ends, to
+            where that run ends. In records, with what transactions and compaction leave out; in 0.7 in bytes.
+        seconds: The age of the oldest record that is not copied is at most this (s): the time since the last moment at
+            which the mirror was seen at the end of the log, or the age of the last record copied if that is less. 0 if
+            the lag is 0; None if neither is known (0.7, until the first time that it is at the end).
+    """
+
+    mirror: str
+    partition: TopicPartition
+    lag: int
+    seconds: float | None
+
+
 class Observer:
     """Base class of observers: every method does nothing, so that a subclass has those that it needs.
 
@@ -342,6 +383,12 @@ class Observer:
 
     def heartbeat_late(self, event: HeartbeatLate) -> None:
         """The event loop was blocked for longer than a heartbeat interval."""
+
+    def mirror_committed(self, event: MirrorCommitted) -> None:
+        """A mirror has committed a transaction."""
+
+    def mirror_lag(self, event: MirrorLag) -> None:
+        """The lag of a mirror in a partition may have changed."""
 
 
 def error_name(error: OdradekError | None) -> str:

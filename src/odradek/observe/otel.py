@@ -107,6 +107,11 @@ class OpenTelemetryObserver(Observer):
         self._read_ahead = values(gauge, "odradek.read_ahead.size", "By", "Memory of records that are read ahead.")
         self._rebalances = seconds("odradek.rebalance.duration", "Duration of rebalances, by kind.")
         self._late = values(counter, "odradek.heartbeats.late", "{heartbeat}", "Times that the loop was blocked.")
+        self._copied = values(counter, "odradek.mirror.records", "{message}", "Records that a mirror has committed.")
+        self._copied_bytes = values(counter, "odradek.mirror.size", "By", "Keys, values and headers of these.")
+        self._transactions = seconds("odradek.mirror.transaction.duration", "Time to write and commit a transaction.")
+        self._mirror_lag = values(gauge, "odradek.mirror.lag", "1", "Records that are not copied; of 0.7 bytes.")
+        self._mirror_lag_time = values(gauge, "odradek.mirror.lag.time", "s", "Age of the oldest of these, at most.")
 
     # ---- connections and requests ---------------------------------------------------------------------------
 
@@ -176,6 +181,22 @@ class OpenTelemetryObserver(Observer):
     def heartbeat_late(self, event: observe.HeartbeatLate) -> None:
         self._late.add(1, _group(event.group))
 
+    # ---- mirrors --------------------------------------------------------------------------------------------
+
+    def mirror_committed(self, event: observe.MirrorCommitted) -> None:
+        self._transactions.record(event.seconds, _mirror(event.mirror))
+        for partition, records in event.records.items():
+            self._copied.add(records, _mirror(event.mirror, partition.topic))
+            self._copied_bytes.add(event.bytes[partition], _mirror(event.mirror, partition.topic))
+
+    def mirror_lag(self, event: observe.MirrorLag) -> None:
+        attributes = _mirror(event.mirror, event.partition.topic, event.partition.name)
+        self._mirror_lag.set(event.lag, attributes)
+        if event.seconds is None:
+            self._mirror_lag_time.remove(attributes)
+        else:
+            self._mirror_lag_time.set(event.seconds, attributes)
+
     def _span(
         self,
         name: str,
@@ -234,6 +255,13 @@ def _partition(partition: TopicPartition, group: str) -> _Attributes:
 @cache
 def _group(group: str, kind: str = "") -> _Attributes:
     return _attributes(messaging__consumer__group__name=group, odradek__rebalance__kind=kind)
+
+
+@cache
+def _mirror(name: str, topic: str = "", partition: str = "") -> _Attributes:
+    return _attributes(
+        odradek__mirror=name, messaging__destination__name=topic, messaging__destination__partition__id=partition
+    )
 
 
 @cache

@@ -97,6 +97,16 @@ class PrometheusObserver(observe.Observer):
         self._assigned = gauge("assigned_partitions", "Partitions of members in this process", "group")
         self._late = counter("late_heartbeats", "Times that the event loop was blocked for too long", "group")
         self._late_seconds = counter("late_heartbeat_seconds", "For how long it was blocked", "group")
+
+        self._copied = counter("mirror_records", "Records that a mirror has committed", "mirror", "topic")
+        self._copied_bytes = counter("mirror_bytes", "Keys, values and headers of these", "mirror", "topic")
+        self._transactions = seconds("mirror_transaction", "Time to write and commit a transaction", "mirror")
+        self._mirror_lag = gauge(
+            "mirror_lag", "Records that are not copied; of 0.7 bytes", "mirror", "topic", "partition"
+        )
+        self._mirror_lag_seconds = gauge(
+            "mirror_lag_seconds", "Age of the oldest of these, at most", "mirror", "topic", "partition"
+        )
         registry.register(self)
 
     def _values(self, family: type[Any], name: str, text: str, labels: Sequence[str]) -> LabelledValues[Labels]:
@@ -199,6 +209,22 @@ class PrometheusObserver(observe.Observer):
     def heartbeat_late(self, event: observe.HeartbeatLate) -> None:
         self._late.add(1, (event.group,))
         self._late_seconds.add(event.seconds, (event.group,))
+
+    # ---- mirrors --------------------------------------------------------------------------------------------
+
+    def mirror_committed(self, event: observe.MirrorCommitted) -> None:
+        self._transactions.observe(event.seconds, (event.mirror,))
+        for partition, records in event.records.items():
+            self._copied.add(records, (event.mirror, partition.topic))
+            self._copied_bytes.add(event.bytes[partition], (event.mirror, partition.topic))
+
+    def mirror_lag(self, event: observe.MirrorLag) -> None:
+        labels = (event.mirror, event.partition.topic, event.partition.name)
+        self._mirror_lag.set(event.lag, labels)
+        if event.seconds is None:
+            self._mirror_lag_seconds.remove(labels)
+        else:
+            self._mirror_lag_seconds.set(event.seconds, labels)
 
 
 def _family(kind: type[Any], name: str, text: str, labels: Sequence[str], values: LabelledValues[Labels]) -> Metric:
