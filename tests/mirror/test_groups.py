@@ -167,6 +167,18 @@ async def test_nothing_is_written_without_apply_nor_into_a_group_with_members(pa
     assert (await only(mirror)).ok
 
 
+async def test_members_that_have_moved_already_are_in_nobodys_way(pair: Pair) -> None:
+    mirror = pair.mirror()
+    pair.write(b"1", b"2", b"3")
+    await run(mirror)
+    pair.source.set_committed("g", {PARTITION: 2})
+    assert (await only(mirror)).decision == "write"
+    async with pair.target.connect() as k, k.consumer("orders", group="g") as consumer:
+        await anext(consumer)
+        row = await only(mirror)
+        assert (row.decision, row.match, row.ok) == ("keep", "exact", True)
+
+
 async def test_members_that_come_in_between_are_not_written_over(pair: Pair) -> None:
     mirror = pair.mirror()
     pair.write(b"1", b"2", b"3")

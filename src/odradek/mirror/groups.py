@@ -259,7 +259,8 @@ async def _decide(
         for p, at in positions.items()
     ]
     if rows and await _has_members(cluster, group):
-        rows = [_refused(translator, row, "the group has members on the target: stop them first") for row in rows]
+        why = "the group has members on the target: stop them first"
+        rows = [_refused(translator, row, why) if row.decision == "write" else row for row in rows]
     return await _write(translator, group, rows) if apply else rows
 
 
