@@ -24,6 +24,7 @@ from odradek.mirror.errors import LostRecords, ProgressLost, RecordRefused, Sour
 from odradek.mirror.planning import MirrorRefused
 from odradek.mirror.run import MirrorResult, finish, plan_open, run_open
 from odradek.mirror.sources import ClusterSource
+from odradek.mirror.stored import StoredState
 from odradek.mirror.task import LostRange
 from odradek.testing import MemoryCluster
 from odradek.types import TopicPartition
@@ -38,6 +39,7 @@ pytestmark = pytest.mark.anyio
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (run_module, task_module):
         monkeypatch.setattr(module, "PAUSES", Backoff(0.001, 2.0, 0.01))
+    monkeypatch.setattr(task_module, "PROGRESS_AWAY_S", 0.05)
 
 
 async def error_of(source: MemoryCluster, target: MemoryCluster, config: Any, **options: Any) -> OdradekError:
@@ -121,6 +123,39 @@ async def test_leaders_that_move() -> None:
     ]
     await run_mirror(source, target, config_of("t", run=SMALL), committed=lambda _: moves and moves.pop()())
     assert not moves[1:]
+    assert same(source, target, "t")
+
+
+async def test_progress_that_is_away_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that has just become the leader of the mirror's topic says that it ends earlier."""
+    source, target = filled({"t": 2}), MemoryCluster()
+    read, left = task_module.read_progress, 3
+
+    async def read_too_little(config: Any, cluster: Any, task: int) -> StoredState:
+        nonlocal left
+        if target.records("t"):
+            left -= 1
+        return StoredState(config.topic) if target.records("t") and left >= 0 else await read(config, cluster, task)
+
+    monkeypatch.setattr(task_module, "read_progress", read_too_little)
+    monkeypatch.setattr(task_module, "PROGRESS_AWAY_S", 60.0)
+    monkeypatch.setattr(task_module.MirrorTask, "_is_timed_out", lambda _: True)  # the task begins again
+    cut = Cut(1, lambda: target.fail("commit_transaction", Fenced("m", "test")))
+    await run_mirror(source, target, config_of("t", run=SMALL), committed=cut)
+    assert left < 0 and same(source, target, "t")
+
+
+@pytest.mark.parametrize("operation", ["produce", "commit_transaction"])
+async def test_a_transaction_that_was_open_for_too_long(operation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker has aborted it, and fences its producer, as if another process had begun."""
+    source, target = filled({"t": 2}), MemoryCluster()
+    config, fenced = config_of("t", run=SMALL), Fenced("odradek-mirror-m-0", "a newer epoch")
+    error = await error_of(source, target, config, committed=Cut(1, lambda: target.fail(operation, fenced)))
+    assert isinstance(error, Fenced) and not same(source, target, "t")
+    monkeypatch.setattr(task_module.MirrorTask, "_is_timed_out", lambda _: True)
+    source.append("t", rows(50))
+    source.append("t", rows(50), partition=1)
+    await run_mirror(source, target, config, committed=Cut(1, lambda: target.fail(operation, fenced)))
     assert same(source, target, "t")
 
 

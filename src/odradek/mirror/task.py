@@ -59,6 +59,11 @@ TRANSACTION_TIMEOUT_S = 60.0
 """A broker aborts a transaction that is open for longer, and fences its producer (s)."""
 
 
+PROGRESS_AWAY_S = 30.0
+"""Time after which progress that is not there any more counts as lost. A broker of 0.11 to 2.1 that has just become
+the leader of the mirror's topic says for a moment that it ends earlier (KIP-207) (s)."""
+
+
 class CopiedRecords(NamedTuple):
     """Records of one partition that were committed together.
 
@@ -224,10 +229,11 @@ class MirrorTask:
             cause = error.__cause__
             if isinstance(error, DeliveryError) and isinstance(cause, anyio.get_cancelled_exc_class()):
                 raise cause from None  # what was not delivered is copied by the next run
-            if self._is_timed_out() and not error.retriable:
+            fenced = isinstance(error, Fenced) or isinstance(cause, Fenced)
+            if self._is_timed_out() and (fenced or not error.retriable):
                 transactional_id = self._config.transactional_id(self._number)
                 raise TransactionAborted(transactional_id, f"it was open for {TRANSACTION_TIMEOUT_S:.0f} s") from error
-            if isinstance(error, Fenced) or isinstance(cause, Fenced):
+            if fenced:
                 raise self._fenced() from error
             raise
 
@@ -249,7 +255,12 @@ class MirrorTask:
         async with self._clusters.target.producer(
             compression=run.compression, max_message_bytes=run.max_message_bytes, **options
         ) as producer:
-            await self._read_progress()
+            until = anyio.current_time() + PROGRESS_AWAY_S
+            await retry(
+                self._read_progress,
+                PAUSES,
+                passes=lambda error: isinstance(error, ProgressLost) and anyio.current_time() < until,
+            )
             await self._skip_deleted()
             log.info(
                 "mirror %s: task %d copies %d partitions", self._config.name, self._number, len(self._destinations)
