@@ -13,11 +13,12 @@ import anyio
 import pytest
 
 import odradek as od
+from odradek.errors import BrokerError
 from odradek.mirror.directories import DirectorySource
 from odradek.mirror.sources import ClusterSource, MirrorSource
 from odradek.mirror.stored import SourcePosition
 from odradek.ranges.request import Directory
-from odradek.testing import Kafka07Broker, KafkaBroker
+from odradek.testing import Kafka07Broker, KafkaBroker, MemoryCluster
 from odradek.types import Position, Record, TopicPartition
 
 pytestmark = pytest.mark.anyio
@@ -278,3 +279,18 @@ async def test_directories_of_later_releases_are_the_cluster(
 async def test_a_cluster_that_notes_its_id_is_known_by_it_in_its_directories(new: Pair) -> None:
     async with new.sources() as (cluster, directory):
         assert await cluster.identity() == await directory.identity()
+
+
+async def test_leaders_that_move_are_asked_again_for_the_ends_of_logs() -> None:
+    cluster = MemoryCluster({"t": 2})
+    cluster.append("t", [od.ProducerRecord(b"1")])
+    partitions = [TopicPartition("t", number) for number in range(2)]
+    async with cluster.connect() as k:
+        logs = ClusterSource(k, "kafka://memory")
+        moved = BrokerError(6, "NOT_LEADER_OR_FOLLOWER", retriable=True, refresh_metadata=True)
+        cluster.fail("positions", moved, times=3)
+        extents = await logs.extents(partitions, read_committed=False)
+        assert [extents[partition].latest for partition in partitions] == [1, 0]
+        cluster.fail("positions", BrokerError(29, "TOPIC_AUTHORIZATION_FAILED"))
+        with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+            await logs.extents(partitions, read_committed=False)

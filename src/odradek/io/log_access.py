@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
+from random import random
 from typing import TypeVar
 
+import anyio
+
+from odradek.core.backoff import Backoff
 from odradek.core.interfaces import BrokerClient, Extent, ProtocolDriver
-from odradek.errors import RemoteProtocolError
+from odradek.errors import BrokerError, OdradekError, RemoteProtocolError
 from odradek.io.gather import gather
 from odradek.types import EARLIEST, LATEST, AtTime, Position, TopicPartition
 
 __all__ = ["LeaderLogAccess"]
 
 T = TypeVar("T")
+
+REFUSALS = 8
+"""Times that a broker is asked again, with a back-off, while the cluster elects a leader."""
+
+BACKOFF = Backoff()
 
 MAX_SEGMENTS = 1 << 16
 """A number larger than that of a log's segments; the oldest ones beyond it are free cuts lost."""
@@ -71,7 +81,24 @@ class LeaderLogAccess:
         partitions: Collection[TopicPartition],
         ask: Callable[[BrokerClient, TopicPartition], Awaitable[T]],
     ) -> dict[TopicPartition, T]:
-        """Return the answers about those partitions whose broker is there."""
+        """Return the answers about those partitions whose broker is there. A broker that refuses because it no longer
+        leads a partition, or not yet, is asked again for some seconds."""
+        for attempt in range(REFUSALS):
+            try:
+                return await self._of_each_once(partitions, ask)
+            except BrokerError as error:
+                if not error.retriable:
+                    raise
+            await anyio.sleep(BACKOFF.delay(attempt, random()))
+            with suppress(OdradekError):  # the table may have changed all the same
+                await self._driver.metadata.refresh()
+        return await self._of_each_once(partitions, ask)
+
+    async def _of_each_once(
+        self,
+        partitions: Collection[TopicPartition],
+        ask: Callable[[BrokerClient, TopicPartition], Awaitable[T]],
+    ) -> dict[TopicPartition, T]:
         driver, table = self._driver, self._driver.metadata.table
         served = {partition: broker for partition in partitions if (broker := table.leader(partition)) is not None}
 

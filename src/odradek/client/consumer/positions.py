@@ -10,19 +10,14 @@ from random import random
 
 import anyio
 
-from odradek.core.backoff import Backoff
 from odradek.core.interfaces import ProtocolDriver, RoutingTable
 from odradek.core.missing_partitions import BETWEEN_READS_S, why_missing
 from odradek.errors import BrokerError, ConfigError, OdradekError
 from odradek.io.gather import gather_outcomes
+from odradek.io.log_access import BACKOFF, REFUSALS
 from odradek.types import AtTime, Broker, Position, PositionSpec, TopicPartition
 
 __all__ = ["BACKOFF", "missing_partitions", "resolve_positions"]
-
-REFUSALS = 8
-"""Times that a broker is asked again, with a back-off, while the cluster elects a leader."""
-
-BACKOFF = Backoff()
 
 
 async def missing_partitions(
