@@ -1,6 +1,6 @@
 """Kill a mirror, and the brokers on both of its sides, again and again, and check that all that is copied is right.
 
-usage: python -m tests.mirror.kills --source 0.7|VERSION --records N --kills N [--seed S] [--brokers N]
+usage: python -m tests.mirror.kills --source 0.7|VERSION --records N --kills N [--seed S] [--brokers N] [--logs]
 
 Prints one line of JSON. The exit code is 1 if anything was wrong.
 """
@@ -26,6 +26,7 @@ def main() -> int:
     parser.add_argument("--target", default=None, help="release of the target")
     parser.add_argument("--brokers", type=int, default=3, help="of the target")
     parser.add_argument("--pause", type=float, default=4.0, help="maximum time between two faults (s)")
+    parser.add_argument("--logs", action="store_true", help="copy the log directories of a cluster that has died")
     options = parser.parse_args()
 
     def show(text: str) -> None:
@@ -33,7 +34,7 @@ def main() -> int:
 
     report = run(
         options.source, options.records, options.kills, options.seed,
-        target=options.target, brokers=options.brokers, pause_s=options.pause, show=show,
+        target=options.target, brokers=options.brokers, pause_s=options.pause, logs=options.logs, show=show,
     )  # fmt: skip
     sys.stdout.write(report.line() + "\n")
     return 0 if report.ok else 1

@@ -25,7 +25,8 @@ from odradek.testing import KafkaBroker, KafkaCluster
 from odradek.testing.kafka.releases import NEWEST
 from odradek.testing.process import ServerProcess
 
-from .sources import PARTITIONS, TOPIC, Kafka07Source, KafkaSource, Rows, Source, messages_of
+from .directories import DeadSource
+from .sources import PARTITIONS, Kafka07Source, KafkaSource, Rows, Source, messages_of
 
 __all__ = ["Report", "differences", "run"]
 
@@ -36,15 +37,16 @@ START = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.mirror.kills
 NAME, TASKS = "kills", 2
 FILE = """name = "{name}"
 [source]
-url = "{source}"
+{source}
 [target]
 url = "kafka://{target}"
 [topics]
-include = ["{topic}"]
+include = {topics}
 [run]
 tasks = {tasks}
 transaction_bytes = "64k"
 transaction_seconds = 0.05
+{more}
 """
 
 
@@ -105,7 +107,7 @@ class _Run:
         self._mirror.start()
         with ThreadPoolExecutor(1) as threads:
             for number in range(kills):
-                writing = threads.submit(self._source.write, records // (kills + 1))
+                writing = threads.submit(self._source.write, records // (kills + 1), 1.5 * self._pause_s)
                 self._pause()
                 self._fault("cut target", self._cut_target)
                 self._fault("cut source", self._cut_source)
@@ -183,7 +185,8 @@ class _Run:
         return self._source.cut(self._random.randrange(20_000))
 
     def _move_leader(self) -> bool:
-        topics = {TOPIC: PARTITIONS, f"odradek.mirror.{NAME}": TASKS, "__transaction_state": 4}
+        of_mirror = {f"odradek.mirror.{NAME}": TASKS, "__transaction_state": 4}
+        topics = {**dict.fromkeys(self._source.topics, PARTITIONS), **of_mirror}
         topic, others = self._random.choice(list(topics)), self._target.brokers
         if len(others) == 1:
             return False
@@ -197,7 +200,7 @@ class _Run:
 
     def _kill(self, number: int) -> None:
         """Kill the mirror, three times of five, or a broker of one side."""
-        kind = ("mirror", "target", "source", "mirror", "mirror")[number % 5]
+        kind = ("mirror", "target", "source" if self._source.runs else "mirror", "mirror", "mirror")[number % 5]
         self._report.faults[f"{kind} killed"] += 1
         if kind == "mirror":
             self._watch()
@@ -222,6 +225,7 @@ def run(
     target: str | None = None,
     brokers: int = 3,
     pause_s: float = 4.0,
+    logs: bool = False,
     show: Callable[[str], None] = lambda _: None,
 ) -> Report:
     """Write records to a source while a mirror copies them and is killed; compare both sides at the end.
@@ -234,24 +238,34 @@ def run(
         target: Release of the target.
         brokers: Of the target.
         pause_s: Maximum time between faults (s).
+        logs: Copy the log directories of a cluster that has died, which has written everything before.
         show: Called with what happens.
     """
     report, began = Report(source, target or NEWEST, seed), time.monotonic()
     config = {"min.insync.replicas": str(min(2, brokers)), "auto.create.topics.enable": "false"}
     with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="odradek-kills-") as folder:
+        old: Source
+        if logs:
+            old = DeadSource(Path(folder), source, records, kills * (pause_s + 2.0), seed)
+        else:
+            old = Kafka07Source(stack, seed) if source == "0.7" else KafkaSource(stack, source, seed)
         new = stack.enter_context(KafkaCluster(report.target, brokers, proxied=True, config=config))
-        old: Source = Kafka07Source(stack, seed) if source == "0.7" else KafkaSource(stack, source, seed)
         file = Path(folder) / "mirror.toml"
-        file.write_text(FILE.format(name=NAME, source=old.url, target=new.bootstrap, topic=TOPIC, tasks=TASKS))
+        file.write_text(
+            FILE.format(
+                name=NAME, source=old.table, target=new.bootstrap, topics=list(old.topics), tasks=TASKS, more=old.limit
+            )
+        )
         mirror = stack.enter_context(_stopping(_Mirror(file)))
         one = _Run(report, old, new, mirror, pause_s, show)
         one.run(records, kills)
         show("the faults are over")
         anyio.run(one.end, file)
         direct = ",".join(f"{broker.host}:{broker.plaintext_port}" for broker in new.brokers)
-        wanted, copied = old.rows(), messages_of(direct, old.fields)
-        report.records = sum(map(len, wanted.values()))
-        report.problems += differences(wanted, copied)
+        for topic in old.topics:
+            wanted, copied = old.rows(topic), messages_of(direct, topic, old.fields)
+            report.records += sum(map(len, wanted.values()))
+            report.problems += [f"{topic}: {each}" for each in differences(wanted, copied)]
     report.seconds = round(time.monotonic() - began, 1)
     return report
 

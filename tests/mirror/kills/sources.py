@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from gzip import decompress
 from pathlib import Path
@@ -21,7 +21,7 @@ from odradek.testing import Kafka07Broker, KafkaBroker, ZooKeeperServer
 from odradek.testing.kafka.releases import release
 from odradek.types import TopicPartition
 
-__all__ = ["PARTITIONS", "TOPIC", "Kafka07Source", "KafkaSource", "Rows", "Source", "messages_of"]
+__all__ = ["PARTITIONS", "TOPIC", "Kafka07Source", "KafkaSource", "Rows", "Source", "Writer", "logs_07", "messages_of"]
 
 TOPIC, PARTITIONS = "orders", 4
 CHUNK = 250
@@ -32,14 +32,21 @@ Rows = dict[int, list[int]]
 
 
 class Source(Protocol):
-    """A cluster of one broker with the topic."""
+    """A cluster with topics of `PARTITIONS` partitions."""
 
-    url: str
+    topics: Sequence[str]
     fields: int
-    """How many of value, key, headers and timestamp its records have."""
+    """How many of value, key, timestamp and headers its records have."""
+    runs: bool
+    """Its broker runs, and can be killed."""
+    table: str
+    """The keys of the table `source` of a mirror's file."""
+    limit: str
+    """More of its table `run`."""
 
-    def write(self, records: int) -> None:
-        """Write so many records, whatever happens to the broker meanwhile; some of them more than once."""
+    def write(self, records: int, seconds: float = 0.0) -> None:
+        """Write so many records, whatever happens to the broker meanwhile, in not less than so many seconds; some of
+        them more than once."""
 
     def restart(self, pause_s: float) -> None:
         """Kill the broker, and start it after a pause (s)."""
@@ -50,15 +57,15 @@ class Source(Protocol):
     def heal(self) -> None:
         """Let all connections pass again."""
 
-    def rows(self) -> Rows:
-        """Return what its log has, read by another program than odradek."""
+    def rows(self, topic: str) -> Rows:
+        """Return what the logs of a topic have, read by another program than odradek."""
 
 
 class _Aborted(Exception):
     pass
 
 
-class _Writer:
+class Writer:
     """Writes numbered records.
 
     Args:
@@ -66,30 +73,38 @@ class _Writer:
         random_: What it writes.
         fields: See `Source`.
         broker: That of partitions of 0.7.
+        topic: Where to.
+        compressions: It uses one of them in each connection.
         transactions: Write in transactions, of which a quarter is aborted.
+        keyed: All records have keys.
     """
 
-    def __init__(self, url: str, random_: random.Random, fields: int, broker: int = -1) -> None:
+    def __init__(
+        self, url: str, random_: random.Random, fields: int, broker: int = -1, topic: str = TOPIC,
+        compressions: Sequence[str] = ("none", "gzip"),
+    ) -> None:  # fmt: skip
         self._url, self._random, self._fields, self._broker = url, random_, fields, broker
+        self._topic, self._compressions = topic, compressions
         self._numbers = [0] * PARTITIONS
         self._began = round(time.time() * 1000)  # retention deletes what is old
-        self.transactions = False
+        self.transactions = self.keyed = False
 
-    def write(self, records: int) -> None:
-        anyio.run(self._write, records)
+    def write(self, records: int, seconds: float = 0.0) -> None:
+        anyio.run(self._write, records, seconds)
 
-    async def _write(self, records: int) -> None:
-        left = records
+    async def _write(self, records: int, seconds: float) -> None:
+        left, began = records, anyio.current_time()
         while left > 0:
             try:
                 async with od.connect(self._url) as cluster, cluster.producer(**self._options()) as producer:
                     while left > 0:
                         left -= await self._write_chunk(producer, min(left, CHUNK))
+                        await anyio.sleep_until(began + seconds * (1 - left / records))
             except OdradekError:
                 await anyio.sleep(0.05)  # its broker is killed or cut
 
     def _options(self) -> dict[str, Any]:
-        options: dict[str, Any] = {"compression": self._random.choice(["none", "gzip"])}
+        options: dict[str, Any] = {"compression": self._random.choice(self._compressions)}
         if self.transactions:
             options["transactional_id"] = "writer"
         return options
@@ -97,13 +112,13 @@ class _Writer:
     async def _write_chunk(self, producer: Any, size: int) -> int:
         partition = self._random.randrange(PARTITIONS)
         rows = [self._record(partition) for _ in range(size)]
-        where = TopicPartition(TOPIC, partition, self._broker) if self._broker >= 0 else partition
+        where = TopicPartition(self._topic, partition, self._broker) if self._broker >= 0 else partition
         if not self.transactions:
-            (await producer.send_many(TOPIC, rows, partition=where)).check()
+            (await producer.send_many(self._topic, rows, partition=where)).check()
             return size
         try:
             async with producer.transaction():
-                (await producer.send_many(TOPIC, rows, partition=where)).check()
+                (await producer.send_many(self._topic, rows, partition=where)).check()
                 if not self._random.randrange(4):
                     raise _Aborted
         except _Aborted:
@@ -115,7 +130,7 @@ class _Writer:
         value = b"%d %d " % (partition, number) + b"." * self._random.randrange(100)
         record = ProducerRecord(value)
         if self._fields > 1:
-            record = record._replace(key=None if number % 5 == 0 else b"k%d" % (number % 100))
+            record = record._replace(key=None if number % 5 == 0 and not self.keyed else b"k%d" % (number % 100))
             if number % 7 == 0 and record.key is not None:
                 record = record._replace(value=None if number % 2 else b"")
         if self._fields > 2:
@@ -125,7 +140,18 @@ class _Writer:
         return record
 
 
-class Kafka07Source:
+class _Running:
+    """A source that runs."""
+
+    topics, runs, limit = (TOPIC,), True, ""
+    url: str
+
+    @property
+    def table(self) -> str:
+        return f'url = "{self.url}"'
+
+
+class Kafka07Source(_Running):
     """An embedded broker of 0.7, with a real ZooKeeper."""
 
     fields = 1
@@ -137,7 +163,7 @@ class Kafka07Source:
         config = {"num.partitions": str(PARTITIONS), "log.flush.interval": "1", "log.file.size": str(1 << 20)}
         self._broker = stack.enter_context(Kafka07Broker(zookeeper=chroot, config=config))
         self.url = f"kafka07+zk://{chroot}"
-        self._writer = _Writer(self.url, random.Random(seed), self.fields, self._broker.broker_id)
+        self._writer = Writer(self.url, random.Random(seed), self.fields, self._broker.broker_id)
         self.write = self._writer.write
 
     def restart(self, pause_s: float) -> None:
@@ -151,12 +177,14 @@ class Kafka07Source:
     def heal(self) -> None:
         pass
 
-    def rows(self) -> Rows:
-        folders = {number: self._broker.log_dir / f"{TOPIC}-{number}" for number in range(PARTITIONS)}
-        return {
-            number: [hash((value,)) for value in _messages_07(folder)]
-            for number, folder in folders.items()
-        }  # fmt: skip
+    def rows(self, topic: str) -> Rows:
+        return logs_07(self._broker.log_dir, topic)
+
+
+def logs_07(folder: Path, topic: str) -> Rows:
+    """Return what the logs of a topic have in the directory of a broker of 0.7."""
+    folders = {number: folder / f"{topic}-{number}" for number in range(PARTITIONS)}
+    return {number: [hash((value,)) for value in _messages_07(each)] for number, each in folders.items()}
 
 
 def _messages_07(folder: Path) -> Iterator[bytes]:
@@ -178,7 +206,7 @@ def _values_07(data: bytes) -> Iterator[bytes]:
         at += 4 + length
 
 
-class KafkaSource:
+class KafkaSource(_Running):
     """A real broker behind a proxy."""
 
     def __init__(self, stack: ExitStack, version: str, seed: int) -> None:
@@ -186,8 +214,8 @@ class KafkaSource:
         self._broker = stack.enter_context(KafkaBroker(version, proxied=True))
         self._broker.create_topic(TOPIC, PARTITIONS)
         self.url = f"kafka://{self._broker.bootstrap}"
-        self.fields = 2 + (self._number >= (0, 10)) + (self._number >= (0, 11))
-        self._writer = _Writer(f"kafka://{self._direct}", random.Random(seed), self.fields)
+        self.fields = fields_of(version)
+        self._writer = Writer(f"kafka://{self._direct}", random.Random(seed), self.fields)
         self._writer.transactions = self._number >= (0, 11)
         self._version = version
         self.write = self._writer.write
@@ -214,16 +242,28 @@ class KafkaSource:
     def heal(self) -> None:
         self._broker.proxy.heal()
 
-    def rows(self) -> Rows:
-        old = {"api.version.request": False, "broker.version.fallback": self._version}
-        return messages_of(self._direct, self.fields, **(old if self._number < (0, 10) else {}))
+    def rows(self, topic: str) -> Rows:
+        return messages_of(self._direct, topic, self.fields, **settings_for(self._version))
 
 
-def messages_of(bootstrap: str, fields: int, **settings: Any) -> Rows:
+def fields_of(version: str) -> int:
+    """Return how many of value, key, timestamp and headers the records of a release have."""
+    number = release(version).number
+    return 2 + (number >= (0, 10)) + (number >= (0, 11))
+
+
+def settings_for(version: str) -> dict[str, Any]:
+    """Return what librdkafka has to be told of a release."""
+    if release(version).number < (0, 10):
+        return {"api.version.request": False, "broker.version.fallback": version}
+    return {}
+
+
+def messages_of(bootstrap: str, topic: str, fields: int, **settings: Any) -> Rows:
     """Return what librdkafka reads, of committed records."""
     rows: Rows = {number: [] for number in range(PARTITIONS)}
-    ends = end_positions(bootstrap, TOPIC, PARTITIONS, **settings)
-    for message in stored_messages(bootstrap, TOPIC, ends, "read_committed", **settings):
+    ends = end_positions(bootstrap, topic, PARTITIONS, **settings)
+    for message in stored_messages(bootstrap, topic, ends, "read_committed", **settings):
         columns = (message.value(), message.key(), message.timestamp()[1], _headers(message))
         rows[message.partition()].append(hash(columns[:fields]))
     return rows
