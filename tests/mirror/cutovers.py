@@ -215,7 +215,7 @@ async def move(old: Old, new: str, number: int, first: Any, members: int) -> Mom
     processed: Values = {each: [] for each in range(PARTITIONS)}
     config = mirror_of(old.url, new, topic, groups={"include": [group]})
     writer = _Writer(topic, written)
-    here, there = (_Members(url, topic, group, processed) for url in (old.url, new))
+    here, after = (_Members(url, topic, group, processed) for url in (old.url, new))
     async with anyio.create_task_group() as tasks:
         writer.start(tasks, old.url, old.compression, old.broker)
         await until(lambda: all(written.values()), "records in all partitions")
@@ -228,7 +228,7 @@ async def move(old: Old, new: str, number: int, first: Any, members: int) -> Mom
         await here.stop()
         moment.before = here.count
         await _asked(partial(groups, config, apply=True), lambda result: result.ok)
-        there.start(tasks, members)
+        after.start(tasks, members)
         if first == "consumers":
             await anyio.sleep(random.uniform(0.0, 0.5))
             await _move_producers(config, writer, tasks, new)
@@ -236,8 +236,8 @@ async def move(old: Old, new: str, number: int, first: Any, members: int) -> Mom
         await writer.stop()
         async with od.connect(new) as cluster:
             await end_all(cluster, topic)
-        await until(lambda: len(there.ended) == PARTITIONS, "end of all partitions")
-        await there.stop()
+        await until(lambda: len(after.ended) == PARTITIONS, "end of all partitions")
+        await after.stop()
         tasks.cancel_scope.cancel()
     moment.written = sum(map(len, written.values()))
     moment.repeated, moment.problems = repeats(written, processed, in_order=first == "producers")

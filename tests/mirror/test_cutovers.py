@@ -28,7 +28,7 @@ async def test_every_record_is_processed_once_over_both_clusters(
 
 
 @pytest.mark.parametrize(
-    ("processed", "found"),
+    ("processed", "wanted"),
     [
         ([b"1 0", b"1 1", b"2 0"], (0, [])),
         ([b"1 0", b"1 1"], (0, ["partition 0: 1 records are missing"])),
@@ -44,5 +44,5 @@ async def test_every_record_is_processed_once_over_both_clusters(
         ),
     ],
 )
-def test_what_is_wrong_is_noticed(processed: list[bytes], found: object) -> None:
-    assert repeats({0: [b"1 0", b"1 1", b"2 0"]}, {0: processed}, in_order=True) == found
+def test_what_is_wrong_is_noticed(processed: list[bytes], wanted: object) -> None:
+    assert repeats({0: [b"1 0", b"1 1", b"2 0"]}, {0: processed}, in_order=True) == wanted

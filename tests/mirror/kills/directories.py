@@ -17,7 +17,7 @@ from .sources import PARTITIONS, Rows, Writer, fields_of, logs_07, messages_of, 
 
 __all__ = ["DeadSource"]
 
-SETTLED_S = 2.0
+QUIET_S = 2.0
 """The cleaner of the cluster has nothing more to do when a compacted topic stays as it is for so long (s)."""
 TOPICS = {
     "plain": ["none"],
@@ -131,14 +131,14 @@ class DeadSource:
         writer.write(records)
 
     def _wait_for_cleaner(self, cluster: KafkaCluster, version: str) -> None:
-        limit, settled = time.monotonic() + 120, 0.0
+        limit, quiet_until = time.monotonic() + 120, 0.0
         while time.monotonic() < limit:
             rows = messages_of(cluster.bootstrap, "compacted", self.fields, **settings_for(version))
             few = sum(map(len, rows.values())) < self._share
             if not few or rows != self._rows.get("compacted"):
-                settled = time.monotonic() + SETTLED_S
+                quiet_until = time.monotonic() + QUIET_S
             self._rows["compacted"] = rows
-            if time.monotonic() > settled:
+            if time.monotonic() > quiet_until:
                 return
             time.sleep(0.2)
         raise TimeoutError("the cleaner does not end")
