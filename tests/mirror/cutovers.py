@@ -248,7 +248,7 @@ async def move(old: Old, new: str, number: int, first: Any, members: int) -> Mom
 
 async def _move_producers(config: MirrorConfig, writer: _Writer, tasks: TaskGroup, new: str) -> None:
     await writer.stop()
-    await _asked(partial(status, config), lambda result: result.lag == 0)
+    await _asked(partial(status, config), lambda result: result.partitions and result.lag == 0)
     writer.start(tasks, new)
 
 
