@@ -20,6 +20,7 @@ from odradek.errors import (
     OdradekError,
     Unsupported,
 )
+from odradek.mirror.clusters import read_progress
 from odradek.mirror.errors import LostRecords, ProgressLost, RecordRefused, SourceChanged
 from odradek.mirror.planning import MirrorRefused
 from odradek.mirror.run import MirrorResult, finish, plan_open, run_open
@@ -129,7 +130,7 @@ async def test_leaders_that_move() -> None:
 async def test_progress_that_is_away_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that has just become the leader of the mirror's topic says that it ends earlier."""
     source, target = filled({"t": 2}), MemoryCluster()
-    read, left = task_module.read_progress, 3
+    read, left = read_progress, 3
 
     async def read_too_little(config: Any, cluster: Any, task: int) -> StoredState:
         nonlocal left

@@ -6,6 +6,7 @@ import importlib
 import random
 import shutil
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -49,7 +50,7 @@ class DeadSource:
     def __init__(self, folder: Path, version: str, records: int, seconds: float, seed: int) -> None:
         self._random, self._rows = random.Random(seed), dict[str, Rows]()
         old = [] if version == "0.7" else ["transactions"] * (release(version).number >= (0, 11))
-        self.topics = ["plain", "packed", *old, *(["compacted"] if version != "0.7" else [])]
+        self.topics: Sequence[str] = ["plain", "packed", *old, *(["compacted"] if version != "0.7" else [])]
         self._share = records // len(self.topics)
         self.fields = 1 if version == "0.7" else fields_of(version)
         directories = self._make_07(folder) if version == "0.7" else self._make(folder, version)

@@ -39,10 +39,12 @@ class Source(Protocol):
     """How many of value, key, timestamp and headers its records have."""
     runs: bool
     """Its broker runs, and can be killed."""
-    table: str
-    """The keys of the table `source` of a mirror's file."""
     limit: str
-    """More of its table `run`."""
+    """More of the table `run` of a mirror's file."""
+
+    @property
+    def table(self) -> str:
+        """The keys of its table `source`."""
 
     def write(self, records: int, seconds: float = 0.0) -> None:
         """Write so many records, whatever happens to the broker meanwhile, in not less than so many seconds; some of
@@ -143,7 +145,8 @@ class Writer:
 class _Running:
     """A source that runs."""
 
-    topics, runs, limit = (TOPIC,), True, ""
+    topics: Sequence[str] = (TOPIC,)
+    runs, limit = True, ""
     url: str
 
     @property
