@@ -69,8 +69,8 @@ def run_tool(
 class ClassArchive:
     """The classes of a program as Java has them in memory: starts take half the processor time with it (JEP 350).
 
-    The first process that stops in peace writes it, beside the jars in the cache; Java passes over one that is not its
-    own.
+    The first process that stops in peace writes it, beside the jars in the cache. Its name has the sizes and times of
+    the jars, because Java passes over one of jars that were installed again since.
 
     Args:
         program: Its name and version.
@@ -80,7 +80,8 @@ class ClassArchive:
 
     def __init__(self, program: str, jars: Sequence[Path], java: str | os.PathLike[str] | None = None) -> None:
         executable = Path(find_java(java)).resolve()
-        name = hashlib.sha256("\n".join(map(str, [executable, *jars])).encode()).hexdigest()[:16]
+        files = [f"{jar} {(info := jar.stat()).st_size} {info.st_mtime_ns}" for jar in jars]
+        name = hashlib.sha256("\n".join([str(executable), *files]).encode()).hexdigest()[:16]
         self._path = cache_directory() / "classes" / f"{program}-{name}.jsa"
         self._can_write = (executable.parent.parent / "lib" / "server" / "classes.jsa").exists()  # it builds on that
 
