@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 import zipfile
@@ -16,6 +17,7 @@ import pytest
 
 from odradek.errors import ConfigError
 from odradek.testing.jars import VERSIONS, maven_jars, zookeeper_jars
+from odradek.testing.kafka.java import ClassArchive
 
 VERSION = "3.3.6"
 FILES = ["log4j-1.2.17.jar", "zookeeper-3.3.6.jar"]
@@ -165,3 +167,19 @@ def test_an_installed_pyspark_has_the_newest(tmp_path: Path, monkeypatch: pytest
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     assert zookeeper_jars("3.9.5") == [directory / f"{name}.jar" for name in wanted]
     assert "pyspark" not in sys.modules
+
+
+def test_an_archive_of_classes_is_missing_once_a_jar_was_installed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java passes over an archive whose jars have other sizes or times."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    jar = tmp_path / "a.jar"
+    jar.write_bytes(b"jar")
+    archive = ClassArchive("program", [jar])
+    (written,) = (option.partition("=")[2] for option in archive.options(tmp_path))
+    Path(written).touch()
+    archive.keep(tmp_path)
+    assert not ClassArchive("program", [jar]).is_missing()
+    os.utime(jar, (1, 1))
+    assert ClassArchive("program", [jar]).is_missing()
