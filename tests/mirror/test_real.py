@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
@@ -25,17 +23,6 @@ from .mirrors import copied
 
 pytestmark = pytest.mark.anyio
 anyio_backend = on(ASYNCIO)
-
-
-@pytest.fixture(scope="session")
-def kafka() -> Iterator[KafkaBroker]:
-    with KafkaBroker(config={"auto.create.topics.enable": "false", "group.initial.rebalance.delay.ms": "0"}) as broker:
-        yield broker
-
-
-@pytest.fixture
-def name() -> str:
-    return f"m-{uuid4().hex[:8]}"
 
 
 def written(folder: Path, name: str, source: str, kafka: KafkaBroker, more: str = "") -> Path:

@@ -23,7 +23,7 @@ from odradek.mirror.stored import MirrorIdentity, StoredState
 from odradek.observe import Observer
 from odradek.types import EARLIEST, LATEST, Position, PositionSpec, StartPosition, TopicPartition
 
-__all__ = ["Clusters", "create_topics", "open_clusters", "read_progress", "read_state", "survey"]
+__all__ = ["Clusters", "create_topics", "has_members", "open_clusters", "read_progress", "read_state", "survey"]
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +105,15 @@ async def _target_topics(cluster: Cluster, names: Collection[str]) -> dict[str, 
     for partition in partitions:
         records[partition.topic] += last.get(partition, 0) - first.get(partition, 0)
     return {n: TargetTopic(topic.topic_id, len(topic.partitions), records[n]) for n, topic in described.items()}
+
+
+async def has_members(cluster: Cluster, group: str) -> bool:
+    """Return True if a group has members; False also where brokers cannot say it."""
+    try:
+        described = (await cluster.admin.describe_groups(group)).done.get(group)
+    except Unsupported:
+        return False
+    return described is not None and bool(described.members)
 
 
 # ---- the topic of the mirror ---------------------------------------------------------------------------------

@@ -278,6 +278,11 @@ class MirrorConfig(ConfigFile):
         """The topic of the mirror, on the target."""
         return TOPICS + self.name
 
+    @property
+    def group(self) -> str:
+        """The group on the target whose members are the processes that share the tasks."""
+        return f"odradek-mirror-{self.name}"
+
     def transactional_id(self, task: int | None = None) -> str:
         """Return the transactional id of a task, or (None) of what decides which partitions tasks have."""
         return f"odradek-mirror-{self.name}" + ("" if task is None else f"-{task}")

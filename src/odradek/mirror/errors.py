@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from odradek.errors import OdradekError
 from odradek.types import TopicPartition
 
-__all__ = ["LostRecords", "ProgressLost", "RecordRefused", "RuleFailed", "SourceChanged"]
+__all__ = ["LostRecords", "MirrorProcessFailed", "ProgressLost", "RecordRefused", "RuleFailed", "SourceChanged"]
 
 
 class LostRecords(OdradekError):
@@ -99,3 +99,20 @@ class RuleFailed(OdradekError):
 
     def message(self) -> str:
         return f"the record of {self.partition} at {self.position}: no partition for it: {self.why}"
+
+
+class MirrorProcessFailed(OdradekError):
+    """A process of a mirror ended for a reason that only its standard error names: a defect, or an installation that
+    does not work.
+
+    Args:
+        mirror: Name of the mirror.
+        code: Its exit code.
+    """
+
+    def __init__(self, mirror: str, code: int) -> None:
+        super().__init__(mirror, code)
+        self.mirror, self.code = mirror, code
+
+    def message(self) -> str:
+        return f"mirror {self.mirror}: a process ended with the exit code {self.code}; its standard error says why"

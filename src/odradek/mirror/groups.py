@@ -15,7 +15,7 @@ from odradek.client.cluster import Cluster
 from odradek.errors import OdradekError, Unsupported
 from odradek.io.gather import gather
 from odradek.io.retry import retry
-from odradek.mirror.clusters import PAUSES, Clusters, open_clusters, read_state, survey
+from odradek.mirror.clusters import PAUSES, Clusters, has_members, open_clusters, read_state, survey
 from odradek.mirror.config import MirrorConfig
 from odradek.mirror.planning import ClusterTopics, MirrorRefused, check, check_translatable
 from odradek.mirror.stored import StoredState
@@ -231,14 +231,6 @@ async def _translator(config: MirrorConfig, clusters: Clusters, topics: ClusterT
     return Translator(config, clusters, source, target, destinations, indexes)
 
 
-async def _has_members(cluster: Cluster, group: str) -> bool:
-    try:
-        described = (await cluster.admin.describe_groups(group)).done.get(group)
-    except Unsupported:
-        return False
-    return described is not None and bool(described.members)
-
-
 # ---- one group -----------------------------------------------------------------------------------------------
 
 
@@ -258,7 +250,7 @@ async def _decide(
         _row(translator, group, p, at, to.get(p), before.get(to[p]) if p in to else None, translated[p])
         for p, at in positions.items()
     ]
-    if rows and await _has_members(cluster, group):
+    if rows and await has_members(cluster, group):
         why = "the group has members on the target: stop them first"
         rows = [_refused(translator, row, why) if row.decision == "write" else row for row in rows]
     return await _write(translator, group, rows) if apply else rows

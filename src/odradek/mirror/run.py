@@ -24,6 +24,7 @@ from odradek.mirror.clusters import (
     Clusters,
     create_mirror_topic,
     create_topics,
+    has_members,
     open_clusters,
     read_state,
     survey,
@@ -47,7 +48,7 @@ from odradek.mirror.task import CopiedRecords, LostRange, MirrorTask, TaskSettin
 from odradek.observe import MirrorLag, Observer
 from odradek.types import Position, TopicPartition
 
-__all__ = ["Begun", "MirrorPlan", "MirrorResult", "begin", "finish", "plan", "plan_open", "run", "run_open"]
+__all__ = ["Begun", "MirrorPlan", "MirrorResult", "Tasks", "begin", "finish", "plan", "plan_open", "run", "run_open"]
 
 log = logging.getLogger(__name__)
 
@@ -188,7 +189,7 @@ async def run_open(
     )
     async with background_tasks() as group:
         group.start_soon(watch.run)
-        await _Tasks(settings).run(begun.copied, follow=follow)
+        await Tasks(settings).run(begun.copied, follow=follow)
     log.info("mirror %s: ends: everything is copied, in this run %d records", config.name, sum(result.records.values()))
     return result
 
@@ -214,8 +215,14 @@ class Begun(NamedTuple):
         return sorted({to.task for topic in self.copied for to in topic.partitions.values()})
 
 
-async def begin(config: MirrorConfig, clusters: Clusters, *, follow: bool) -> Begun:
+async def begin(config: MirrorConfig, clusters: Clusters, *, follow: bool, joins: bool = False) -> Begun:
     """Decide what a run copies, and make the topics of the target, again after errors that pass.
+
+    Args:
+        config: The file.
+        clusters: Open.
+        follow: Do not end.
+        joins: Let processes that copy as members of the mirror's group go on, instead of taking over from them.
 
     Raises and cancellation: as `run`.
     """
@@ -228,22 +235,23 @@ async def begin(config: MirrorConfig, clusters: Clusters, *, follow: bool) -> Be
             return True
         return False
 
-    return await retry(lambda: _begin(config, clusters, follow), PAUSES, passes=passes)
+    return await retry(lambda: _begin(config, clusters, follow, joins), PAUSES, passes=passes)
 
 
-async def _begin(config: MirrorConfig, clusters: Clusters, follow: bool) -> Begun:
+async def _begin(config: MirrorConfig, clusters: Clusters, follow: bool, joins: bool) -> Begun:
     """Do it once; after an error it can be called again: it finds what was written, such as new topics."""
     exactly_once = _has_transactions(config, clusters.target)
     try:
         await plan_open(config, clusters, waits=not exactly_once)
     except MirrorRefused:
         await plan_open(config, clusters)  # a transaction that is open may have been in the way
-    copied, topics = await _prepare(config, clusters, exactly_once, running=False)
+    takes_over = not (joins and await has_members(clusters.target, config.group))
+    copied, topics = await _prepare(config, clusters, exactly_once, running=False, takes_over=takes_over)
     ends = None if follow else await _ends(config, clusters.source, copied)
     return Begun(exactly_once, topics.identity.source, copied, ends)
 
 
-class _Tasks:
+class Tasks:
     """The tasks of a run.
 
     Args:
@@ -252,48 +260,64 @@ class _Tasks:
 
     def __init__(self, settings: TaskSettings) -> None:
         self._settings, self._config = settings, settings.config
+        self._copied: dict[str, CopiedTopic] = {}
         self._tasks: dict[int, MirrorTask] = {}
         self._partitions: set[TopicPartition] = set()
         self._errors: list[OdradekError] = []
         self._refused: Sequence[str] = ()
+        self._group: TaskGroup
 
     async def run(self, copied: Sequence[CopiedTopic], *, follow: bool) -> None:
         """Run all; the first error ends the others, and is raised."""
-        async with anyio.create_task_group() as group:
-            self._add(copied, group)
-            if follow:
-                group.start_soon(self._run, group, self._follow_topics, group)
+        async with anyio.create_task_group() as self._group:
+            self._begin(copied, follow=follow)
         if self._errors:
             raise self._errors[0]
 
-    async def _run(self, group: TaskGroup, call: Callable[..., Any], *arguments: Any) -> None:
+    def _begin(self, copied: Sequence[CopiedTopic], *, follow: bool) -> None:
+        self._add(copied)
+        if follow:
+            self._start(self._follow_topics)
+
+    def _start(self, call: Callable[..., Any], *arguments: Any) -> None:
+        self._group.start_soon(self._run, call, *arguments)
+
+    async def _run(self, call: Callable[..., Any], *arguments: Any) -> None:
         try:
             await call(*arguments)
         except OdradekError as error:
             self._errors.append(error)
-            group.cancel_scope.cancel()
+            self._group.cancel_scope.cancel()
 
-    def _add(self, copied: Sequence[CopiedTopic], group: TaskGroup) -> None:
+    def _add(self, copied: Iterable[CopiedTopic]) -> None:
         """Copy these, too: tasks that run go on."""
-        self._partitions |= {partition for topic in copied for partition in topic.partitions}
-        for number in sorted({to.task for topic in copied for to in topic.partitions.values()}):
+        self._copied |= {topic.source: topic for topic in copied}
+        self._partitions = {partition for topic in self._copied.values() for partition in topic.partitions}
+        for number in sorted({to.task for topic in self._copied.values() for to in topic.partitions.values()}):
             if number in self._tasks:
-                self._tasks[number].add(copied)
-            else:
-                self._tasks[number] = MirrorTask(self._settings, number, copied)
-                group.start_soon(self._run, group, self._tasks[number].run)
+                self._tasks[number].add(self._copied.values())
+            elif self._owns(number):
+                task = self._tasks[number] = MirrorTask(self._settings, number, self._copied.values())
+                self._start(self._copy, number, task)
 
-    async def _follow_topics(self, group: TaskGroup) -> None:
+    def _owns(self, number: int) -> bool:
+        """Return True if a task is to be run here."""
+        return True
+
+    async def _copy(self, number: int, task: MirrorTask) -> None:
+        await task.run()
+
+    async def _follow_topics(self) -> None:
         while True:
             await anyio.sleep(self._config.run.refresh_seconds)
             try:
-                await self._refresh(group)
+                await self._refresh()
             except OdradekError as error:
                 if not error.retriable:
                     raise
                 log.warning("mirror %s: new topics were not looked for: %s", self._config.name, error)
 
-    async def _refresh(self, group: TaskGroup) -> None:
+    async def _refresh(self) -> None:
         """Look at both clusters, and copy what is new."""
         config, clusters = self._config, self._settings.clusters
         topics = await survey(config, clusters)
@@ -306,8 +330,13 @@ class _Tasks:
                 log.warning("mirror %s: a new topic is not copied: %s", config.name, text)
         self._refused = refused
         if {p for partitions in taken.source.values() for p in partitions} - self._partitions:
-            copied, _ = await _prepare(config, clusters, self._settings.exactly_once, running=True)
-            self._add(copied, group)
+            self._add(await self._decide(state, taken))
+
+    async def _decide(self, state: StoredState, taken: ClusterTopics) -> Sequence[CopiedTopic]:
+        """Return where these topics go, of which some partitions are new."""
+        settings = self._settings
+        copied, _ = await _prepare(settings.config, settings.clusters, settings.exactly_once, running=True)
+        return copied
 
 
 # ---- what goes where -----------------------------------------------------------------------------------------
@@ -330,7 +359,7 @@ def _has_transactions(config: MirrorConfig, target: Cluster) -> bool:
 
 
 async def _prepare(
-    config: MirrorConfig, clusters: Clusters, exactly_once: bool, *, running: bool
+    config: MirrorConfig, clusters: Clusters, exactly_once: bool, *, running: bool, takes_over: bool = False
 ) -> tuple[list[CopiedTopic], ClusterTopics]:
     """Make topics, and note what goes where; return that, and what the clusters look like.
 
@@ -339,7 +368,7 @@ async def _prepare(
     if config.topic not in await clusters.target.topics():
         await create_mirror_topic(config, clusters.target)
     async with _deciding(config, clusters.target, exactly_once) as store:
-        if not running:
+        if takes_over:
             async with _deciding(config, clusters.target, exactly_once, 0):
                 pass  # this ends the transaction of a process that was killed: reading would wait for it
         topics = await survey(config, clusters)

@@ -38,7 +38,7 @@ def test_a_run_copies_what_is_there_and_the_next_what_has_come(
     assert jsons(odradek("mirror", "plan", file, "--json"))[0]["target"] == "exists"
     put(topic, b"three\n", "-p", "7-1")
     assert odradek("mirror", "run", file).split() == ["topic", "records", topic, "1"]
-    assert jsons(odradek("mirror", "run", file, "--json")) == []
+    assert jsons(odradek("mirror", "run", file, "--json", "--processes", "1")) == []
     assert copied() == ["one", "two", "three"]
 
 

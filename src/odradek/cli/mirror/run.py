@@ -24,28 +24,39 @@ __all__ = ["run"]
     epilog=examples(
         "odradek mirror run leave07.toml",
         "odradek mirror run leave07.toml --follow --metrics 127.0.0.1:9400",
+        "odradek mirror run leave07.toml --follow --processes 4",
     )
 )
 @FILE
 @click.option("--follow", is_flag=True, help="Go on with what is appended to the logs, until SIGTERM or Ctrl-C.")
+@click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Copy in N processes that share the tasks. The same command on other machines joins them.",
+)
 @METRICS
 @JSON
 @QUIET
 @needs_mirror
-def run(file: str, follow: bool, metrics: tuple[str, int] | None, as_lines: bool, quiet: bool) -> int:
+def run(
+    file: str, follow: bool, processes: int | None, metrics: tuple[str, int] | None, as_lines: bool, quiet: bool
+) -> int:
     """Copy what the logs of the source have now, and note on the target how far that is.
 
     However a run ends, the next one continues exactly after what was committed. A second run of the same mirror takes
-    over from the first, which ends with the exit code 1.
+    over from the first, which ends with the exit code 1; with --processes it shares the work instead.
 
     A terminal shows a bar for each topic that is being copied, the rates of the last 10 s, and the time that is left;
     with --follow the lag instead: how many records are not copied yet, of Kafka 0.7 how many bytes of its logs.
     """
     from odradek.cli.mirror.bars import bars
     from odradek.mirror.config import load
-    from odradek.mirror.run import run as copy
+    from odradek.mirror.processes import run_processes
+    from odradek.mirror.run import run as run_here
 
     config = load(file)
+    copy = run_here if processes is None else partial(run_processes, processes=processes)
     with served(metrics) as observer, bars(follow=follow, quiet=quiet) as shown:
         copying = partial(copy, config, follow=follow, committed=shown.committed, lags=shown.lags, observer=observer)
         result = od.run(copying)
