@@ -19,9 +19,11 @@ from odradek.types import EARLIEST, LATEST, AtTime, Position, StartPosition
 __all__ = [
     "APPLY",
     "CLUSTER",
+    "CONF",
     "COUNT",
     "FORMAT",
     "JSON",
+    "MASTER",
     "MAX_MESSAGE",
     "QUIET",
     "TOPIC",
@@ -54,6 +56,18 @@ FORMAT = click.option(
     "(0.7); \\n \\t \\r \\0 \\xHH. Default: %s\\n",
 )
 APPLY = click.option("--apply", is_flag=True, help="Do it; without this, print what would be done.")
+MASTER = click.option("--master", metavar="URL", help="Spark's master (default: spark-submit's, else local[*]).")
+
+
+def _setting(text: str) -> tuple[str, str]:
+    """Parse `key=value`, as in `spark-submit --conf`. Raises click.BadParameter."""
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise click.BadParameter(f"{text!r}: expected key=value, such as spark.executor.memory=2g")
+    return key, value
+
+
+CONF = click.option("--conf", "settings", type=_setting, multiple=True, metavar="KEY=VALUE", help="A Spark setting.")
 
 
 def examples(*lines: str) -> str:

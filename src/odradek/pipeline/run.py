@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -12,18 +11,17 @@ from dataclasses import dataclass, field
 from threading import Event, Lock
 from typing import Protocol, TypeAlias
 
-from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
-
 from odradek._version import __version__
-from odradek.errors import ConfigError, OdradekError
+from odradek.errors import ConfigError
 from odradek.pipeline.commits import Commit
 from odradek.pipeline.config import Pipeline
 from odradek.pipeline.flow import Execute, FlowRun
 from odradek.pipeline.monitoring import Monitor
 from odradek.pipeline.report import FlowSummary, RunSummary, write_report
 from odradek.pipeline.task import TaskJob, TaskOutput
+from odradek.spark.errors import describe_error
 
-__all__ = ["OnCommit", "Sessions", "TaskRunner", "describe_error", "execute", "on_spark"]
+__all__ = ["OnCommit", "Sessions", "TaskRunner", "execute", "on_spark"]
 
 CANCEL_S = 0.2
 """Time between two attempts to cancel what runs (s)."""
@@ -261,40 +259,3 @@ def _run_loops(loops: Sequence[_FlowLoop], executor: _Executor, limits: _Limits)
             raise
     for flow in running:
         flow.result()
-
-
-# ---- errors as one line of text, Java stack traces included --------------------------------------------------
-
-_OURS = re.compile(r"\bodradek\.[a-z_.]+\.([A-Z]\w+): (.+)")
-
-_CAUSE = re.compile(
-    r"^(?:: |Caused by: )(?:[a-z]\w*\.)+([A-Z][\w$]*)(?:: (.+?))?(?=\n\t+(?:at |\.\.\. )|\Z)", re.M | re.S
-)
-"""Matches, in the text of a Java error, a class and its message (one or more lines) before the stack frames."""
-
-
-def describe_error(error: BaseException) -> str:
-    """Return one line for an error.
-
-    Odradek's own errors keep their text, also if it is inside an error of Spark; others give their class and one line.
-    """
-    if isinstance(error, OdradekError):
-        return str(error)
-    try:
-        text = str(error)
-    except Exception:  # py4j asks Java for it, which may be gone
-        text = str(error.args[0]) if error.args else ""
-    unanswered = isinstance(error, ConnectionError | Py4JError) and not isinstance(error, Py4JJavaError)
-    if unanswered and "Trace:" not in text:  # which is Java's
-        return f"Spark's Java process has ended: {text}"
-    if ours := _OURS.findall(text):
-        return str(ours[-1][1])
-    causes = [(name, _first_line(message)) for name, message in _CAUSE.findall(text) if message]
-    return ": ".join(filter(None, causes[-1] if causes else (type(error).__name__, _first_line(text))))
-
-
-def _first_line(message: str) -> str:
-    """Return the last line of a Python traceback in the message, or else the first line."""
-    _, traceback, frames = message.rpartition("Traceback (most recent call last):")
-    lines = (line for line in frames.splitlines() if line.strip() and not (traceback and line[0].isspace()))
-    return next(lines, "").strip()

@@ -54,3 +54,9 @@ def test_a_refusal_names_the_reason(
     path.write_text(path.read_text().replace("name =", "nmae ="))
     assert run(["mirror", "run", file]) == 2
     assert f"{file}:2: nmae: unknown key" in capfd.readouterr().err
+
+
+def test_options_of_spark_need_spark(file: str, capfd: pytest.CaptureFixture[str]) -> None:
+    for option in (["--master", "local[2]"], ["--conf", "spark.executor.memory=1g"]):
+        assert run(["mirror", "run", file, *option]) == 2
+        assert "--master and --conf need --spark" in capfd.readouterr().err

@@ -11,10 +11,11 @@ import click
 import odradek as od
 from odradek.cli.mirror.metrics import METRICS, served
 from odradek.cli.mirror.options import FILE, needs_mirror
-from odradek.cli.options import JSON, QUIET, examples
-from odradek.cli.output import echo_rows
+from odradek.cli.options import CONF, JSON, MASTER, QUIET, examples, needs_extra
+from odradek.cli.output import echo_rows, progress
 
 if TYPE_CHECKING:
+    from odradek.mirror.config import MirrorConfig
     from odradek.mirror.run import MirrorResult
 
 __all__ = ["run"]
@@ -25,6 +26,7 @@ __all__ = ["run"]
         "odradek mirror run leave07.toml",
         "odradek mirror run leave07.toml --follow --metrics 127.0.0.1:9400",
         "odradek mirror run leave07.toml --follow --processes 4",
+        "odradek mirror run leave07.toml --spark --master spark://host:7077 --follow",
     )
 )
 @FILE
@@ -35,12 +37,24 @@ __all__ = ["run"]
     metavar="N",
     help="Copy in N processes that share the tasks. The same command on other machines joins them.",
 )
+@click.option("--spark", is_flag=True, help="Let Spark copy what is there now; --follow goes on in this process.")
+@MASTER
+@CONF
 @METRICS
 @JSON
 @QUIET
+@needs_extra("spark", "pyspark", "py4j")
 @needs_mirror
 def run(
-    file: str, follow: bool, processes: int | None, metrics: tuple[str, int] | None, as_lines: bool, quiet: bool
+    file: str,
+    follow: bool,
+    processes: int | None,
+    spark: bool,
+    master: str | None,
+    settings: tuple[tuple[str, str], ...],
+    metrics: tuple[str, int] | None,
+    as_lines: bool,
+    quiet: bool,
 ) -> int:
     """Copy what the logs of the source have now, and note on the target how far that is.
 
@@ -55,14 +69,37 @@ def run(
     from odradek.mirror.processes import run_processes
     from odradek.mirror.run import run as run_here
 
+    if not spark and (master is not None or settings):
+        raise click.UsageError("--master and --conf need --spark")
+    if spark and not follow and (processes is not None or metrics is not None):
+        raise click.UsageError("--processes and --metrics with --spark are for what comes after it: add --follow")
     config = load(file)
-    copy = run_here if processes is None else partial(run_processes, processes=processes)
-    with served(metrics) as observer, bars(follow=follow, quiet=quiet) as shown:
-        copying = partial(copy, config, follow=follow, committed=shown.committed, lags=shown.lags, observer=observer)
-        result = od.run(copying)
+    result = None
+    if spark:
+        result = _run_on_spark(config, master, dict(settings), quiet=quiet)
+    if follow or result is None:
+        copy = run_here if processes is None else partial(run_processes, processes=processes)
+        with served(metrics) as observer, bars(follow=follow, quiet=quiet) as shown:
+            call = partial(copy, config, follow=follow, committed=shown.committed, lags=shown.lags, observer=observer)
+            result = od.run(call)
     if not quiet:
         echo_rows(("topic", "records"), _rows(result), as_lines)
     return 0
+
+
+def _run_on_spark(config: MirrorConfig, master: str | None, settings: dict[str, str], *, quiet: bool) -> MirrorResult:
+    """Start Spark, and stop it once it has copied."""
+    from odradek.mirror.spark import run_on_spark
+    from odradek.spark.session import session, submitted
+
+    chosen = {"spark.ui.showConsoleProgress": "false", **settings}
+    with (
+        session("odradek-mirror", master=master, settings=chosen) as spark,
+        progress("records copied", None, quiet=quiet) as advance,
+    ):
+        if not submitted():
+            spark.sparkContext.setLogLevel("OFF")  # failures are reported once, at the end
+        return run_on_spark(config, spark, committed=lambda copied: advance(sum(each.records for each in copied)))
 
 
 def _rows(result: MirrorResult) -> list[tuple[str, int]]:

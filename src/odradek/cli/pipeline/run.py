@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from odradek.cli.options import JSON, QUIET, examples
+from odradek.cli.options import CONF, JSON, MASTER, QUIET, examples
 from odradek.cli.output import echo_json, table
 from odradek.cli.pipeline.options import FILE, format_size, load_file, needs_pipeline, report_problems
 
@@ -24,14 +24,6 @@ if TYPE_CHECKING:
     from odradek.pipeline.run import OnCommit
 
 __all__ = ["run"]
-
-
-def _setting(text: str) -> tuple[str, str]:
-    """Parse `key=value`, as in `spark-submit --conf`. Raises click.BadParameter."""
-    key, equals, value = text.partition("=")
-    if not (key and equals):
-        raise click.BadParameter(f"{text!r}: expected key=value, such as spark.executor.memory=2g")
-    return key, value
 
 
 @click.command(
@@ -53,9 +45,9 @@ def _setting(text: str) -> tuple[str, str]:
     metavar="SECONDS",
     help="With --follow: look for more this long after there was none.",
 )
-@click.option("--master", metavar="URL", help="Spark's master (default: spark-submit's, else local[*]).")
+@MASTER
 @click.option("--remote", metavar="URL", help="A Spark Connect server, instead of a master.")
-@click.option("--conf", "settings", type=_setting, multiple=True, metavar="KEY=VALUE", help="A Spark setting.")
+@CONF
 @JSON
 @QUIET
 @needs_pipeline

@@ -6,7 +6,7 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 
 from odradek.errors import ConfigError
-from odradek.pipeline.run import describe_error
+from odradek.spark.errors import describe_error
 
 CRASHED = """An error occurred while calling o78.save.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 2.0 failed 1 times, most recent \
