@@ -217,7 +217,7 @@ async def test_status_of_each_partition() -> None:
     config = config_of("t", run={"tasks": 2})
     async with opened(source, target) as clusters:
         none = await status_open(config, clusters)
-        assert (none.partitions, none.lag, none.unit, none.finished) == ((), 0, "records", None)
+        assert (none.partitions, none.lag, none.unit, none.finished) == ((), None, "records", None)
         await run_open(config, clusters)
         source.append("t", rows(3), partition=1)
         now = await status_open(config, clusters)

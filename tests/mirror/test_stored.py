@@ -23,6 +23,7 @@ from odradek.mirror.stored import (
     Stored,
     StoredState,
     StoredStateError,
+    TaskBegan,
     stored_records,
 )
 from odradek.types import TopicPartition
@@ -57,6 +58,7 @@ STORED: st.SearchStrategy[Stored] = st.one_of(
     copied_topics(),
     PROGRESS,
     st.builds(IndexEntry, partitions(), RUNS),
+    st.builds(TaskBegan, NUMBERS),
     st.builds(Finished, NUMBERS),
 )
 

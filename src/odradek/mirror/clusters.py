@@ -183,14 +183,19 @@ async def _read(
         raise MirrorRefused(lost_text(state.topic)) from error
 
 
-async def read_progress(config: MirrorConfig, cluster: Cluster, task: int, *, waits: bool = True) -> StoredState:
+async def read_progress(
+    config: MirrorConfig, cluster: Cluster, task: int, *, waits: bool = True, least: int = 0
+) -> StoredState:
     """Return what the end of a task's partition says: its newest progress, if there is any.
 
-    `waits`, raises and cancellation: as `read_state`.
+    `waits`, raises and cancellation: as `read_state`; `NotWritten`, which passes, if the log is said to end before the
+    offset `least`. A broker of 0.11 to 2.1 that has just become the leader says so for a moment (KIP-207).
     """
     partition = TopicPartition(config.topic, task)
     first = (await cluster.positions(config.topic, EARLIEST))[partition]
     start = end = (await _ends(config.topic, cluster, waits=waits))[partition]
+    if end < least:
+        raise NotWritten((), f"{partition} ends at {end} according to its leader, and has offset {least - 1}")
     length = TAIL
     while start > first:
         start = Position(max(first, end - length))

@@ -67,9 +67,9 @@ class MirrorStatus:
 
     @property
     def lag(self) -> int | None:
-        """The lag of all partitions; None if one is not known."""
+        """The lag of all partitions; None if one is not known, or the mirror has not begun."""
         lags = [each.lag for each in self.partitions]
-        return None if None in lags else sum(lag for lag in lags if lag is not None)
+        return None if None in lags or not lags else sum(lag for lag in lags if lag is not None)
 
 
 async def status(config: MirrorConfig) -> MirrorStatus:

@@ -5,6 +5,7 @@ The topic is compacted, and has a partition for each task. Keys are texts, value
     mirror                          partition 0     the clusters
     topic TOPIC                     partition 0     where its partitions go
     progress                        of a task       how far each of its partitions is, with each transaction
+    began                           of a task       a process takes the task
     finished                        of each task    nothing is copied any more
     index TOPIC PARTITION POSITION  of a task       where the records of a transaction are on the target
 """
@@ -33,6 +34,7 @@ __all__ = [
     "SourcePosition",
     "StoredState",
     "StoredStateError",
+    "TaskBegan",
     "stored_records",
 ]
 
@@ -190,6 +192,17 @@ class IndexEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskBegan:
+    """A process takes a task. What it reads afterwards has to reach this record: see `odradek.mirror.task`.
+
+    Args:
+        at: When (ms since the epoch).
+    """
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The mirror has ended for good: see `odradek.mirror.run.finish`.
 
@@ -200,7 +213,7 @@ class Finished:
     at: int
 
 
-Stored = MirrorIdentity | CopiedTopic | Progress | IndexEntry | Finished
+Stored = MirrorIdentity | CopiedTopic | Progress | IndexEntry | TaskBegan | Finished
 
 
 # ---- to records ----------------------------------------------------------------------------------------------
@@ -219,6 +232,8 @@ def _key(value: Stored) -> str:
             return f"topic {value.source}"
         case Progress():
             return "progress"
+        case TaskBegan():
+            return "began"
         case Finished():
             return "finished"
         case IndexEntry():
@@ -237,7 +252,7 @@ def _fields(value: Stored) -> dict[str, Any]:
             return {"source": value.source, "target": value.target, "id": value.target_id, "partitions": rows, **rule}
         case Progress():
             return {"at": value.at, "partitions": [_progress_row(p, at) for p, at in value.partitions.items()]}
-        case Finished():
+        case TaskBegan() | Finished():
             return {"at": value.at}
         case IndexEntry():
             return {**_partition_fields(value.source), "runs": value.runs}
@@ -296,6 +311,8 @@ class StoredState:
                 self.topics[topic.source] = topic
             case "progress":
                 self.progress[task] = _progress(fields)
+            case "began":
+                pass  # it counts only for the process that wrote it
             case "finished":
                 self.finished = Finished(_number(fields["at"]))
             case "index":

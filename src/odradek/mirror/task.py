@@ -35,7 +35,7 @@ from odradek.mirror.clusters import PAUSES, Clusters, read_progress
 from odradek.mirror.config import MirrorConfig
 from odradek.mirror.dividing import Divided, Division
 from odradek.mirror.errors import LostRecords, ProgressLost, SourceChanged
-from odradek.mirror.index import runs_of
+from odradek.mirror.index import UnknownOffset, runs_of
 from odradek.mirror.limits import RateLimit
 from odradek.mirror.planning import MirrorRefused, finished_text
 from odradek.mirror.rows import Origin, refused_record
@@ -47,6 +47,7 @@ from odradek.mirror.stored import (
     Progress,
     SourcePosition,
     Stored,
+    TaskBegan,
     stored_records,
 )
 from odradek.types import Columns, Position, TopicPartition
@@ -57,11 +58,6 @@ log = logging.getLogger(__name__)
 
 TRANSACTION_TIMEOUT_S = 60.0
 """A broker aborts a transaction that is open for longer, and fences its producer (s)."""
-
-
-PROGRESS_AWAY_S = 30.0
-"""Time after which progress that is not there any more counts as lost. A broker of 0.11 to 2.1 that has just become
-the leader of the mirror's topic says for a moment that it ends earlier (KIP-207) (s)."""
 
 
 class CopiedRecords(NamedTuple):
@@ -255,12 +251,7 @@ class MirrorTask:
         async with self._clusters.target.producer(
             compression=run.compression, max_message_bytes=run.max_message_bytes, **options
         ) as producer:
-            until = anyio.current_time() + PROGRESS_AWAY_S
-            await retry(
-                self._read_progress,
-                PAUSES,
-                passes=lambda error: isinstance(error, ProgressLost) and anyio.current_time() < until,
-            )
+            await self._read_progress(least=1 + await self._note_beginning(producer))
             await self._skip_deleted()
             log.info(
                 "mirror %s: task %d copies %d partitions", self._config.name, self._number, len(self._destinations)
@@ -269,8 +260,20 @@ class MirrorTask:
                 log.info("mirror %s: task %d reads from other places now", self._config.name, self._number)
             log.info("mirror %s: task %d is at the end of its partitions", self._config.name, self._number)
 
-    async def _read_progress(self) -> None:
-        state = await read_progress(self._config, self._clusters.target, self._number)
+    async def _note_beginning(self, producer: Producer) -> int:
+        """Write that this task begins; return the offset of that record.
+
+        A broker that has just become the leader may show less than is committed, and a task that took that for the
+        newest progress would copy records twice. The log that this record is in has all of it.
+        """
+        async with self._transaction(producer):
+            [ack] = await self._store(producer, [TaskBegan(round(time.time() * 1000))])
+        if ack.position is None:
+            raise UnknownOffset
+        return ack.position
+
+    async def _read_progress(self, least: int) -> None:
+        state = await read_progress(self._config, self._clusters.target, self._number, least=least)
         if state.finished is not None:
             raise MirrorRefused(finished_text(self._config))
         stored = state.progress.get(self._number)
@@ -394,10 +397,8 @@ class MirrorTask:
         """Write records, index and progress, together."""
         await _keep_to(self._settings.writing, gathered.bytes)
         begun_at = anyio.current_time()
-        exactly_once = self._settings.exactly_once
-        transaction: AbstractAsyncContextManager[Any] = producer.transaction() if exactly_once else nullcontext()
-        self._open_since = begun_at if exactly_once else None
-        async with transaction:
+        self._open_since = begun_at if self._settings.exactly_once else None
+        async with self._transaction(producer):
             entries: list[Stored] = []
             for partition, acks in zip(
                 gathered.parts, await gather(self._write(producer), gathered.parts.items()), strict=True
@@ -408,9 +409,7 @@ class MirrorTask:
                 entries.append(IndexEntry(partition, runs))
                 following[partition] = following[partition]._replace(target_next=runs[-1].offset + runs[-1].records)
             entries.append(Progress(round(time.time() * 1000), following))
-            rows = [ProducerRecord(value, key) for key, value in stored_records(entries)]
-            for failed in (await producer.send_many(self._config.topic, rows, partition=self._number)).failed:
-                raise failed.error
+            await self._store(producer, entries)
         self._open_since = None
         before, self._progress = self._progress, following
         seconds = anyio.current_time() - begun_at
@@ -418,6 +417,17 @@ class MirrorTask:
         self._settings.committed(
             [gathered.copied(p, following[p].next.position, self._lag(p, lags), seconds) for p in moved]
         )
+
+    def _transaction(self, producer: Producer) -> AbstractAsyncContextManager[Any]:
+        return producer.transaction() if self._settings.exactly_once else nullcontext()
+
+    async def _store(self, producer: Producer, entries: Iterable[Stored]) -> Sequence[Ack]:
+        """Write to the task's partition of the mirror's topic."""
+        rows = [ProducerRecord(value, key) for key, value in stored_records(entries)]
+        acks = await producer.send_many(self._config.topic, rows, partition=self._number)
+        for failed in acks.failed:
+            raise failed.error
+        return acks.acks
 
     def _lag(self, partition: TopicPartition, lags: Mapping[TopicPartition, int]) -> int | None:
         """Return how far a partition is from its end, as far as that is known."""

@@ -40,7 +40,7 @@ def test_a_topic_and_its_group_move(
     code, printed = mirror("cutover", "--first", "consumers", "--quiet-seconds", "0")
     assert code == 1 and "MISSING  everything is copied: nothing was copied yet" in printed
     assert mirror("status") == (
-        0,
+        1,
         "topic  partition  to  to_partition  records  position  end  lag  lag_seconds  committed\n",
     )
     assert mirror("run", "--quiet") == (0, "")

@@ -30,13 +30,15 @@ def status(file: str, fail_over: int | None, as_lines: bool) -> int:
     """Print how far each partition is: records copied, position and end on the source, lag, time of the last commit.
 
     Positions and lag are in records; in bytes where the source is Kafka 0.7. The exit code is 1 also if a lag is not
-    known, because a broker is away.
+    known, because a broker is away, or the mirror has not begun.
     """
     from odradek.mirror.config import load
     from odradek.mirror.status import status as ask
 
     state = od.run(ask, load(file))
     echo_rows(HEAD, [_row(partition) for partition in state.partitions], as_lines)
+    if not state.partitions:
+        click.echo("odradek: the mirror has not begun", err=True)
     if state.finished is not None:
         click.echo(f"odradek: the mirror was finished at {iso_time(state.finished / 1000)}", err=True)
     return int(state.lag is None or (fail_over is not None and state.lag > fail_over))
