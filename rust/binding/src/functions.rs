@@ -54,6 +54,13 @@ pub fn crc32c(data: &Bound<'_, PyAny>, before: u32) -> PyResult<u32> {
     run(data.py(), bytes.len(), || Ok(engine::crc32c(bytes, before)))
 }
 
+/// See `interface.Engine.murmur2`.
+#[pyfunction]
+#[pyo3(signature = (data, /))]
+pub fn murmur2(data: &Bound<'_, PyAny>) -> PyResult<i32> {
+    Ok(i32::from_ne_bytes(engine::murmur2(Borrowed::new(data)?.as_slice()).to_ne_bytes()))
+}
+
 /// See `interface.Engine.scan_messages`.
 #[pyfunction]
 pub fn scan_messages(data: &Bound<'_, PyAny>) -> PyResult<(usize, usize, i64)> {

@@ -2,6 +2,7 @@
 //!
 //! Buffers above `DETACHED_BYTES` are processed without the interpreter's lock.
 
+mod append;
 mod buffers;
 mod columns;
 mod encode;
@@ -37,11 +38,13 @@ mod _compiled {
     const NAME: &str = "compiled";
 
     #[pymodule_export]
+    use super::append::Appender;
+    #[pymodule_export]
     use super::columns::DecodedColumns;
     #[pymodule_export]
     use super::encode::{encode_batch, encode_batches, encode_messages};
     #[pymodule_export]
-    use super::functions::{check_run, crc32, crc32c, encode_frame, encode_run, fit, scan_messages, unpack};
+    use super::functions::{check_run, crc32, crc32c, encode_frame, encode_run, fit, murmur2, scan_messages, unpack};
     #[pymodule_export]
     use super::records::RecordBuilder;
     #[pymodule_export]

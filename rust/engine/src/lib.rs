@@ -14,6 +14,7 @@ mod encode;
 mod encode_records;
 mod entry;
 mod messages;
+mod murmur2;
 mod nullable;
 mod packed;
 mod records;
@@ -30,6 +31,7 @@ pub use encode_records::{
 };
 pub use entry::{NO_LIMIT, check_run, crc32};
 pub use messages::{MessageRun, scan_messages};
+pub use murmur2::murmur2;
 pub use nullable::{NullableColumn, NullableStrings};
 pub use packed::{Limits, fit, nullable, packed};
 pub use records::{HeaderColumn, RecordBuilder};

@@ -17,6 +17,7 @@ from typing import cast
 
 from odradek.engine.interface import (
     NO_LIMIT,
+    Appender,
     Buffer,
     ColumnBuilder,
     DecodedColumns,
@@ -29,6 +30,7 @@ from odradek.engine.packed import HeaderColumns, Headers, PackedBytes
 __all__ = [
     "ENGINES",
     "NO_LIMIT",
+    "Appender",
     "Buffer",
     "ColumnBuilder",
     "DecodedColumns",

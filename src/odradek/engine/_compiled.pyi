@@ -48,6 +48,22 @@ class PayloadBuilder:
     def tolist(self) -> list[bytes]: ...
 
 @final
+class Appender:
+    def __new__(
+        cls,
+        topics: dict[str, Any],
+        live: Any,
+        key_hash: str,
+        record_bytes: int,
+        key_byte: int,
+        memory_bytes: int,
+        max_record: int,
+        batch_bytes: int,
+        buffer_bytes: int,
+    ) -> Appender: ...
+    def append(self, topic: object, value: object, key: object, /) -> bool: ...
+
+@final
 class ColumnBuilder:
     def __len__(self) -> int: ...
     def decode_run(self, data: Buffer, start: int, stop: int, base: int = 0, max_entry: int = NO_LIMIT) -> int: ...
@@ -125,5 +141,6 @@ def fit(
     max_row: int,
     nullable: bool = False,
 ) -> tuple[int, int]: ...
+def murmur2(data: Buffer, /) -> int: ...
 def scan_messages(data: Buffer) -> tuple[int, int, int]: ...
 def unpack(offsets: Buffer, data: Buffer, validity: Buffer | None = None) -> list[bytes | None]: ...

@@ -7,7 +7,16 @@ from typing import Any, Protocol
 
 from odradek.engine.packed import Headers
 
-__all__ = ["NO_LIMIT", "Buffer", "ColumnBuilder", "DecodedColumns", "Engine", "PayloadBuilder", "RecordBuilder"]
+__all__ = [
+    "NO_LIMIT",
+    "Appender",
+    "Buffer",
+    "ColumnBuilder",
+    "DecodedColumns",
+    "Engine",
+    "PayloadBuilder",
+    "RecordBuilder",
+]
 
 Buffer = bytes | bytearray | memoryview
 """Contiguous bytes. A view with gaps, or of items other than bytes (formats 'B' and 'c'), raises BufferError."""
@@ -239,6 +248,40 @@ class RecordBuilder(Protocol):
         ...
 
 
+class Appender(Protocol):
+    """The short way of a record into the open batch of its partition: what `core.produce.Accumulator.append` does with
+    a record that needs nothing else, in one call. It belongs to one producer and keeps nothing itself.
+
+    Args:
+        topics: Name -> an object with the attributes `sticky`, the queue of records without a key, and
+            `available_queues`, a list of those among which a key chooses. A queue has `open`: None or a batch, with
+            `explicit_partition`, `records` and `size`, which is the sum of their sizes.
+        live: Has the attribute `buffered_bytes`: what is taken of the buffer.
+        key_hash: `murmur2` or `crc32`: the partition of a key is its hash modulo their number, murmur2 without its sign
+            bit. Empty: no record with a key is appended.
+        record_bytes: The size of a record is this, its value,
+        key_byte: and so much for each byte of its key.
+        memory_bytes: A record takes its size and this of the buffer.
+        max_record: Records of a larger size are not appended.
+        batch_bytes: A batch of this size is full, and must be closed. A record that would fill it is not appended.
+        buffer_bytes: The buffer.
+
+    Raises:
+        ValueError: There is no such hash.
+    """
+
+    def append(self, topic: object, value: object, key: object, /) -> bool:
+        """Append a record to the open batch of its partition and count it: the value, or with a key the tuple
+        `(value, key, (), None)`.
+
+        Returns:
+            False: Nothing was done. An argument is not exactly a `str`, `bytes` or, for the key, None; the topic is
+            unknown; there is no open batch, its records were sent to an explicit partition, or are not a list; or a
+            limit would be reached.
+        """
+        ...
+
+
 class Engine(Protocol):
     """One implementation of the loops. They keep no state, wait for nothing and know no socket.
 
@@ -335,6 +378,26 @@ class Engine(Protocol):
 
     def crc32c(self, data: Buffer, before: int = 0, /) -> int:
         """Return the CRC-32C (Castagnoli) of `data`, going on from `before`, that of the bytes in front of it."""
+        ...
+
+    def Appender(
+        self,
+        topics: dict[str, Any],
+        live: Any,
+        key_hash: str,
+        record_bytes: int,
+        key_byte: int,
+        memory_bytes: int,
+        max_record: int,
+        batch_bytes: int,
+        buffer_bytes: int,
+    ) -> Appender: ...
+
+    def murmur2(self, data: Buffer, /) -> int:
+        """Return the 32-bit murmur2 hash of `data` with Kafka's seed, as a signed number, as Java does.
+
+        Source: org.apache.kafka.common.utils.Utils.murmur2.
+        """
         ...
 
     def scan_messages(self, data: Buffer) -> tuple[int, int, int]:

@@ -11,12 +11,14 @@ from zlib import crc32
 
 from odradek.engine.columns import PlainColumns
 from odradek.engine.interface import NO_LIMIT, Buffer
+from odradek.engine.pure_append import PythonAppender, murmur2
 from odradek.engine.pure_crc32c import crc32c
 from odradek.engine.pure_encode import encode_batch, encode_batches, encode_messages
 from odradek.engine.pure_records import ListRecordBuilder, scan_messages
 
 __all__ = [
     "NAME",
+    "Appender",
     "ColumnBuilder",
     "PayloadBuilder",
     "RecordBuilder",
@@ -29,6 +31,7 @@ __all__ = [
     "encode_messages",
     "encode_run",
     "fit",
+    "murmur2",
     "scan_messages",
     "unpack",
 ]
@@ -184,6 +187,7 @@ class ListColumnBuilder:
 
 
 PayloadBuilder, ColumnBuilder, RecordBuilder = ListPayloadBuilder, ListColumnBuilder, ListRecordBuilder
+Appender = PythonAppender
 
 
 def check_run(data: Buffer, start: int, stop: int, max_entry: int = NO_LIMIT) -> tuple[int, int]:

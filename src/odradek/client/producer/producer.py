@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast
 
@@ -144,6 +145,7 @@ class Producer:
         self._validator = RecordValidator(
             driver, self._dispatcher, max_message_bytes, buffer_bytes - RECORD_OVERHEAD_BYTES, compression, by_topic
         )
+        self._append = self._validator.appender()
 
     async def __aenter__(self) -> Self:
         """Start. With a transactional id: register it at the cluster, within `deliver_within`. Cancellation: safe.
@@ -267,9 +269,20 @@ class Producer:
         if self._puts >= YIELD_EVERY_PUTS:
             self._puts = 0
             await checkpoint()
+        dispatcher = self._dispatcher
+        if (
+            partition is None
+            and timestamp is None
+            and not headers
+            and dispatcher.closed_reason is None
+            and get_ident() == dispatcher.thread
+            and not dispatcher.buffer_waiters
+            and self._append(topic, value, key)
+        ):
+            return  # it joined the open batch of its partition, which is nearly always so
         valid = self._validator.validate(topic, value, key, headers, timestamp, partition)
-        if not self._dispatcher.try_append(*valid, None):
-            await self._dispatcher.wait_for_space(BufferWaiter(*valid, None))
+        if not dispatcher.try_append(*valid, None):
+            await dispatcher.wait_for_space(BufferWaiter(*valid, None))
 
     def try_put(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import get_ident
 
 from odradek import arguments
@@ -88,6 +88,10 @@ class RecordValidator:
         if size > self._unchecked_size or headers or timestamp is not None or value is None:
             self._check(topic, as_record(record), size)  # a record is never smaller than its payload
         return topic, size, record, None if partition is None else self.partition(name, partition)
+
+    def appender(self) -> Callable[[object, object, object], bool]:
+        """Return what appends a record for which there is nothing to check (see `Accumulator.appender`)."""
+        return self._dispatcher.accumulator.appender(self._unchecked_size)
 
     def parts(self, topic: str, run: Sequence[Row], partition: TopicPartition | None) -> Iterable[Sequence[Row]]:
         """Return a run in parts that can be appended: as it is, or as lists if each of its records has to be looked at,

@@ -7,30 +7,15 @@ Source: org.apache.kafka.common.utils.Utils.murmur2.
 
 from __future__ import annotations
 
-from struct import iter_unpack
-
+from odradek import engine
 from odradek.core.produce.partitioners import check_arguments
 
 __all__ = ["Murmur2", "murmur2", "positive"]
 
-_SEED = 0x9747B28C
-_MULTIPLIER = 0x5BD1E995
-_MASK = 0xFFFFFFFF
-
 
 def murmur2(data: bytes) -> int:
     """Return the 32-bit murmur2 hash of `data` as a signed number, as Java does."""
-    whole = len(data) & ~3
-    h = _SEED ^ len(data)
-    for (k,) in iter_unpack("<I", memoryview(data)[:whole]):
-        k = k * _MULTIPLIER & _MASK
-        k = (k ^ k >> 24) * _MULTIPLIER & _MASK
-        h = h * _MULTIPLIER & _MASK ^ k
-    if whole != len(data):
-        h = (h ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER & _MASK
-    h = (h ^ h >> 13) * _MULTIPLIER & _MASK
-    h ^= h >> 15
-    return h - (1 << 32) if h >> 31 else h
+    return engine.active.murmur2(data)
 
 
 def positive(number: int) -> int:
@@ -47,10 +32,11 @@ class Murmur2:
     """
 
     keyless_is_sticky = True
+    key_hash = "murmur2"
 
     def __call__(self, topic: str, key: bytes | None, count: int) -> int | None:
         try:
-            return None if key is None else positive(murmur2(key)) % count
+            return None if key is None else positive(engine.active.murmur2(key)) % count
         except (TypeError, ZeroDivisionError):
             check_arguments(topic, key, count)
             raise

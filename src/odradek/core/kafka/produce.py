@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from odradek.core.interfaces import PartitionBatch, PartitionResult, ProducerIdentity, ProducerRecord
+from odradek.core.interfaces import PartitionBatch, PartitionResult, ProducerIdentity, ProducerRecord, Stamp
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.core.produce.batch import are_small
@@ -66,28 +66,35 @@ def encode_into(batch: PartitionBatch, versions: BrokerVersions, max_message_byt
         LocalProtocolError, Unsupported: The broker's format has no place for what a record has.
     """
     compression, level, magic, stamp = CompressionType.NONE, None, versions.produce_magic, None
+    records = batch.records
     if batch.compression != "none":
         compression, level = parse_compression(batch.compression)
         _check_compression(compression, versions)
-    values, keys, headers, timestamps = _columns(batch.records, now_ms)
     if magic == 2:
         # A thread may encode the batch while it loses its stamp: what it is sent with is compared with this one then.
         stamp = batch.stamp
-        producer_id, epoch, transactional_id, _ = NOT_IDEMPOTENT if stamp is None else stamp.producer
-        data = encode_batch(
-            values,
-            keys,
-            headers,
-            timestamps,
-            compression=compression,
-            level=level,
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            base_sequence=-1 if stamp is None else stamp.base_sequence,
-            is_transactional=transactional_id is not None,
-        )
+        data = b""
+        # The columns of records with keys would take longer than everything else that is done with them.
+        if not compression and type(records) is list and records and type(records[0]) is not bytes:
+            data = _encode_with_keys(records, stamp, now_ms)
+        if not data:
+            values, keys, headers, timestamps = _columns(records, now_ms)
+            producer_id, epoch, transactional_id, _ = NOT_IDEMPOTENT if stamp is None else stamp.producer
+            data = encode_batch(
+                values,
+                keys,
+                headers,
+                timestamps,
+                compression=compression,
+                level=level,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                base_sequence=-1 if stamp is None else stamp.base_sequence,
+                is_transactional=transactional_id is not None,
+            )
         size = len(data)
     else:
+        values, keys, headers, timestamps = _columns(records, now_ms)
         if headers is not None:
             raise Unsupported("a header", "Kafka 0.11")
         times = timestamps if magic else None
@@ -116,12 +123,7 @@ def encode_small(
         if type(batch.records) is not list:
             return False
         runs.append(batch.records)
-        if (stamp := batch.stamp) is None:
-            stamps.append((0, -1, -1, -1))
-        else:
-            producer_id, epoch, transactional_id, _ = stamp.producer
-            attributes = 0 if transactional_id is None else TRANSACTIONAL
-            stamps.append((attributes, producer_id, epoch, stamp.base_sequence))
+        stamps.append(_stamp_fields(batch.stamp))
     encoded = encode_plain_batches(runs, stamps, now_ms)
     if encoded is None or max(map(len, encoded), default=0) > max_message_bytes:
         return False
@@ -212,6 +214,20 @@ def _error(batch: PartitionBatch, code: int, context: str) -> OdradekError:
 
 
 # ---- records ------------------------------------------------------------------------------------------------
+
+
+def _stamp_fields(stamp: Stamp | None) -> tuple[int, int, int, int]:
+    """Return attributes, producer id, producer epoch and base sequence of a batch with this stamp."""
+    if stamp is None:
+        return 0, -1, -1, -1
+    producer_id, epoch, transactional_id, _ = stamp.producer
+    return 0 if transactional_id is None else TRANSACTIONAL, producer_id, epoch, stamp.base_sequence
+
+
+def _encode_with_keys(records: Sequence[bytes | ProducerRecord], stamp: Stamp | None, now_ms: int) -> bytes:
+    """Return a record batch, or nothing if a record has headers or does not fit into its fields."""
+    encoded = encode_plain_batches([records], [_stamp_fields(stamp)], now_ms)
+    return b"" if encoded is None else encoded[0]
 
 
 def _columns(

@@ -108,6 +108,26 @@ class Accumulator:
         """Return True if the buffer has space now for a record of `size` bytes on the wire."""
         return self.live.buffered_bytes + size + RECORD_OVERHEAD_BYTES <= self._buffer_bytes
 
+    def appender(self, max_record: int) -> Callable[[object, object, object], bool]:
+        """Return what appends a record (topic, value, key) like `append`, without partition and waiter, if that is all
+        there is to do, and otherwise returns False: see `engine.Appender`.
+
+        Args:
+            max_record: Size of the largest record that need not be checked (bytes).
+        """
+        if not self._router.keyless_is_sticky:
+            return lambda topic, value, key: False
+        sizes, limits = self.live.sizes, (max_record, self._batch_bytes, self._buffer_bytes)
+        return engine.active.Appender(
+            self._router.topics,
+            self.live,
+            self._router.key_hash,
+            sizes.record,
+            sizes.key_byte,
+            RECORD_OVERHEAD_BYTES,
+            *limits,
+        ).append
+
     def append(
         self,
         topic: TopicQueues,

@@ -42,8 +42,10 @@ beside what its records cost, and joining their bytes would be one more copy of 
 
 
 def as_record(record: bytes | ProducerRecord) -> ProducerRecord:
-    """Return the record that a plain value stands for."""
-    return ProducerRecord(record) if isinstance(record, bytes) else record
+    """Return the record that a plain value, or a tuple of the fields of a record, stands for."""
+    if isinstance(record, ProducerRecord):
+        return record
+    return ProducerRecord(record) if isinstance(record, bytes) else ProducerRecord(*record)
 
 
 def are_small(batches: Sequence[PartitionBatch]) -> bool:
@@ -90,8 +92,8 @@ _REPLACE, _RETURN, _REUSE, _SEND = BatchEvent.REPLACE, BatchEvent.RETURN, BatchE
 
 class ProduceBatch(PartitionBatch):
     """The records of one partition that travel together: a list in which a record that is only a value is that value,
-    or a `PackedBytes` or `PackedRecords`, to which nothing is added. One that was written may begin again (see
-    `LiveBatches.reuse`).
+    and any other a `ProducerRecord` or a tuple of its fields; or a `PackedBytes` or `PackedRecords`, to which nothing
+    is added. One that was written may begin again (see `LiveBatches.reuse`).
 
     Its methods alone write what it goes through, by the table BATCH (`batch_states`).
 

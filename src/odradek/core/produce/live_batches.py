@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from odradek.core.interfaces import PartitionResult, ProducerRecord, ProducerSequences
-from odradek.core.produce.batch import AccumulatorLimits, FlushWaiter, ProduceBatch
+from odradek.core.produce.batch import AccumulatorLimits, FlushWaiter, ProduceBatch, as_record
 from odradek.core.produce.batch_states import BatchState
 from odradek.core.produce.packed_records import PackedRecords, WireSizes
 from odradek.core.produce.partition_queue import PartitionQueue
@@ -115,7 +115,7 @@ class LiveBatches:
         return sum(map(self._size_of, records))
 
     def _size_of(self, record: bytes | ProducerRecord) -> int:
-        return self._record_size(record) if isinstance(record, ProducerRecord) else self.sizes.record + len(record)
+        return self.sizes.record + len(record) if isinstance(record, bytes) else self._record_size(as_record(record))
 
     # ---- ending --------------------------------------------------------------------------------------------
 

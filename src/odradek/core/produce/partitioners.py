@@ -42,6 +42,9 @@ class Partitioner(Protocol):
 
     A partitioner may have an attribute `keyless_is_sticky`. If it is true, records without a key have no preference and
     are not shown to it one by one, which lets runs of them be appended at once. Without it every record is shown.
+
+    A class whose rule is a hash that the engine knows names it in `key_hash` (see `engine.Appender`): `Producer.put`
+    does not call its objects then for each record. Subclasses may have another rule, and do not inherit this.
     """
 
     def __call__(self, topic: str, key: bytes | None, count: int, /) -> int | None: ...
@@ -56,6 +59,7 @@ class KeyHash:
     """
 
     keyless_is_sticky = True
+    key_hash = "crc32"
 
     def __call__(self, topic: str, key: bytes | None, count: int) -> int | None:
         try:

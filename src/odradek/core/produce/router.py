@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 
 from odradek import arguments
-from odradek.core.interfaces import ProducerRecord, ProducerSequences, RoutingTable
+from odradek.core.interfaces import ProducerSequences, RoutingTable
 from odradek.core.missing_partitions import why_missing
 from odradek.core.produce.batch import AccumulatorLimits, ProduceBatch
 from odradek.core.produce.broker_queue import BrokerQueue
@@ -42,6 +42,7 @@ class Router:
         due: Brokers that became due since the accumulator took the last ones; a set in order.
         missing: Queues that have got explicit batches although their topic has no such partition; a set in order.
         keyless_is_sticky: Records without a key need not be shown to the partitioner.
+        key_hash: The rule of the partitioner for keys, if the engine has it (see `Partitioner`); empty otherwise.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Router:
         self.due: dict[int, None] = {}
         self.missing: dict[PartitionQueue, None] = {}
         self.keyless_is_sticky: bool = getattr(partitioner, "keyless_is_sticky", False)
+        self.key_hash: str = vars(type(partitioner)).get("key_hash", "")
         self._limits, self._batch_bytes, self._live = limits, limits.batch_bytes, live
         self._partitioner, self._randrange, self._sequences = partitioner, randrange, sequences
         self._numbers_by_broker = numbers_by_broker
@@ -206,7 +208,7 @@ class Router:
         """Return which rows go where. A record that the partitioner fails on is rejected, alone."""
         rows: dict[PartitionQueue, list[int]] = {}
         for row, record in enumerate(batch.records):
-            key = record.key if isinstance(record, ProducerRecord) else None
+            key = None if isinstance(record, bytes) else record[1]
             try:
                 chosen = self.choose(target.topic, key) or target
             except Exception as error:  # the partitioner is the user's

@@ -1,0 +1,94 @@
+"""The pure engine's part for single records: the hash of a key, and the short way into an open batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from struct import iter_unpack
+from typing import Any
+from zlib import crc32
+
+from odradek.engine.interface import Buffer
+
+__all__ = ["PythonAppender", "murmur2"]
+
+_SEED = 0x9747B28C
+_MULTIPLIER = 0x5BD1E995
+_MASK = 0xFFFFFFFF
+
+
+def murmur2(data: Buffer, /) -> int:
+    """Return the murmur2 hash (see `interface.Engine.murmur2`)."""
+    view = memoryview(data)
+    if view.format not in ("B", "c") or not view.c_contiguous:
+        raise BufferError("a view with gaps, or of items other than bytes")
+    whole = len(view) & ~3
+    h = _SEED ^ len(view)
+    for (k,) in iter_unpack("<I", view[:whole]):
+        k = k * _MULTIPLIER & _MASK
+        k = (k ^ k >> 24) * _MULTIPLIER & _MASK
+        h = h * _MULTIPLIER & _MASK ^ k
+    if whole != len(view):
+        h = (h ^ int.from_bytes(view[whole:], "little")) * _MULTIPLIER & _MASK
+    h = (h ^ h >> 13) * _MULTIPLIER & _MASK
+    h ^= h >> 15
+    return h - (1 << 32) if h >> 31 else h
+
+
+def _positive_murmur2(key: bytes) -> int:
+    return murmur2(key) & 0x7FFFFFFF
+
+
+_HASHES: Mapping[str, Callable[[bytes], int] | None] = {"": None, "murmur2": _positive_murmur2, "crc32": crc32}
+
+
+class PythonAppender:
+    """Appends records to open batches (see `interface.Appender`)."""
+
+    __slots__ = ("_bytes", "_hash", "_limits", "_live", "_topics")
+
+    def __init__(
+        self,
+        topics: dict[str, Any],
+        live: Any,
+        key_hash: str,
+        record_bytes: int,
+        key_byte: int,
+        memory_bytes: int,
+        max_record: int,
+        batch_bytes: int,
+        buffer_bytes: int,
+    ) -> None:
+        if key_hash not in _HASHES:
+            raise ValueError(f"there is no hash {key_hash!r}")
+        self._topics, self._live, self._hash = topics, live, _HASHES[key_hash]
+        self._bytes = record_bytes, key_byte, memory_bytes
+        self._limits = max_record, batch_bytes, buffer_bytes
+
+    def append(self, topic: object, value: object, key: object, /) -> bool:
+        """Append a record if that is simple (see `interface.Appender`)."""
+        if type(topic) is not str or type(value) is not bytes or not (key is None or type(key) is bytes):
+            return False
+        record_bytes, key_byte, memory_bytes = self._bytes
+        max_record, batch_bytes, buffer_bytes = self._limits
+        size = record_bytes + len(value) + (0 if key is None else key_byte * len(key))
+        if size > max_record or (batch := self._open_batch(topic, key)) is None:
+            return False
+        buffered = self._live.buffered_bytes + size + memory_bytes
+        if batch.size + size >= batch_bytes or buffered > buffer_bytes or type(batch.records) is not list:
+            return False
+        batch.records.append(value if key is None else (value, key, (), None))
+        batch.size += size
+        self._live.buffered_bytes = buffered
+        return True
+
+    def _open_batch(self, name: str, key: bytes | None) -> Any:
+        topic = self._topics.get(name)
+        if topic is None:
+            return None
+        if key is None:
+            batch = topic.sticky.open
+        elif self._hash is None or not topic.available_queues:
+            return None
+        else:
+            batch = topic.available_queues[self._hash(key) % len(topic.available_queues)].open
+        return None if batch is None or batch.explicit_partition else batch

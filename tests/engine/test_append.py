@@ -1,0 +1,142 @@
+"""The short way of a record into an open batch: what it appends and counts, and everything it leaves to its caller."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from zlib import crc32
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odradek import engine as engines
+from odradek.engine import Engine
+
+RECORD, MEMORY, MAX_RECORD, BATCH, BUFFER = 10, 50, 40, 100, 1000
+
+
+def batch(**changed: Any) -> SimpleNamespace:
+    return SimpleNamespace(**{"records": [], "size": 0, "explicit_partition": False} | changed)
+
+
+class Queues:
+    """Topic `t` with three partitions, the second of which is sticky, and an appender."""
+
+    def __init__(self, engine: Engine, key_hash: str = "murmur2", key_byte: int = 1) -> None:
+        self.batches = [batch() for _ in range(3)]
+        queues = [SimpleNamespace(open=each) for each in self.batches]
+        self.topic = SimpleNamespace(sticky=queues[1], available_queues=queues)
+        self.live = SimpleNamespace(buffered_bytes=0)
+        self.append = engine.Appender(
+            {"t": self.topic}, self.live, key_hash, RECORD, key_byte, MEMORY, MAX_RECORD, BATCH, BUFFER
+        ).append
+
+    def state(self) -> tuple[Any, ...]:
+        return [(each.records, each.size) for each in self.batches], self.live.buffered_bytes
+
+
+def test_a_value_joins_the_sticky_batch(engine: Engine) -> None:
+    queues = Queues(engine)
+    value = b"some value"
+    assert queues.append("t", value, None) is True
+    assert queues.append("t", b"", None) is True
+    assert queues.batches[1].records == [value, b""]
+    assert queues.batches[1].records[0] is value
+    assert (queues.batches[1].size, queues.live.buffered_bytes) == (2 * RECORD + 10, 2 * (RECORD + MEMORY) + 10)
+
+
+@pytest.mark.parametrize("key_hash", ["murmur2", "crc32"])
+@pytest.mark.parametrize(("key_byte", "size"), [(1, 15), (0, 12)])
+def test_a_key_chooses_the_batch(engine: Engine, key_hash: str, key_byte: int, size: int) -> None:
+    for key in (b"key", b"\xff\xfe0", b"abc"):
+        queues = Queues(engine, key_hash, key_byte)
+        assert queues.append("t", b"va", key) is True
+        index = (crc32(key) if key_hash == "crc32" else engine.murmur2(key) & 0x7FFFFFFF) % 3
+        assert queues.batches[index].records == [(b"va", key, (), None)]
+        assert (queues.batches[index].size, queues.live.buffered_bytes) == (size, size + MEMORY)
+        assert sum(len(each.records) for each in queues.batches) == 1
+
+
+class Bytes(bytes):
+    pass
+
+
+class Name(str):
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    ("topic", "value", "key"),
+    [
+        ("other", b"v", None),
+        (b"t", b"v", None),
+        (Name("t"), b"v", None),
+        ([], b"v", None),
+        ("t", None, None),
+        ("t", bytearray(b"v"), None),
+        ("t", Bytes(b"v"), None),
+        ("t", "v", None),
+        ("t", b"v", "k"),
+        ("t", b"v", Bytes(b"k")),
+        ("t", bytes(MAX_RECORD - RECORD + 1), None),
+        ("t", bytes(MAX_RECORD - RECORD), b"k"),
+    ],
+)
+def test_what_has_to_be_looked_at_is_not_appended(engine: Engine, topic: object, value: object, key: object) -> None:
+    queues = Queues(engine)
+    before = queues.state()
+    assert queues.append(topic, value, key) is False
+    assert queues.state() == before
+
+
+@pytest.mark.parametrize("key", [None, b"k"])
+@pytest.mark.parametrize("missing", [None, batch(explicit_partition=True), batch(records=(b"packed",))])
+def test_only_an_open_list_for_any_record_is_appended_to(engine: Engine, key: bytes | None, missing: Any) -> None:
+    queues = Queues(engine)
+    for queue in queues.topic.available_queues:
+        queue.open = missing
+    assert queues.append("t", b"v", key) is False
+    assert queues.live.buffered_bytes == 0
+    assert missing is None or missing.size == 0
+
+
+def test_no_partition_and_no_hash_for_a_key(engine: Engine) -> None:
+    queues = Queues(engine, "")
+    assert queues.append("t", b"v", b"k") is False
+    assert queues.append("t", b"v", None) is True
+    queues = Queues(engine)
+    queues.topic.available_queues = []
+    assert queues.append("t", b"v", b"k") is False
+    assert queues.append("t", b"v", None) is True
+    with pytest.raises(ValueError, match="there is no hash"):
+        Queues(engine, "md5")
+
+
+def test_limits(engine: Engine) -> None:
+    """A record of the largest size is appended, and one that leaves a byte of the batch, or none of the buffer."""
+    queues = Queues(engine)
+    assert queues.append("t", bytes(MAX_RECORD - RECORD), None) is True
+    queues.batches[1].size = BATCH - RECORD - 2
+    assert queues.append("t", b"12", None) is False
+    assert queues.append("t", b"1", None) is True
+    assert queues.batches[1].size == BATCH - 1
+    queues.batches[1].size = 0
+    queues.live.buffered_bytes = BUFFER - RECORD - MEMORY - 1
+    assert queues.append("t", b"12", None) is False
+    assert queues.append("t", b"1", None) is True
+    assert queues.live.buffered_bytes == BUFFER
+    assert [len(value) for value in queues.batches[1].records] == [MAX_RECORD - RECORD, 1, 1]
+
+
+@given(key=st.binary(max_size=70))
+def test_the_engines_hash_alike(key: bytes) -> None:
+    pure, compiled = (engines.engine(name).murmur2 for name in ("pure", "compiled"))
+    assert pure(key) == compiled(key) == compiled(memoryview(bytearray(key)))
+
+
+def test_the_hash_takes_bytes_alone(engine: Engine) -> None:
+    with pytest.raises(TypeError):
+        engine.murmur2("text")  # type: ignore[arg-type]
+    with pytest.raises(BufferError):
+        engine.murmur2(memoryview(bytes(8))[::2])
