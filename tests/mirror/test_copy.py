@@ -84,7 +84,7 @@ async def test_empty_topics_are_made_and_nothing_is_written_twice() -> None:
     assert target.records("t") == []
     stored = len(target.records(config.topic))
     assert copied(await run_mirror(source, target, config)) == 0
-    assert len(target.records(config.topic)) == stored
+    assert {record.key for record in target.records(config.topic)[stored:]} == {b"began"}
 
 
 async def test_small_transactions_have_an_index_that_finds_each_record() -> None:
