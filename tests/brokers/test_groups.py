@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 import odradek as od
+from odradek.mirror.groups import stored_in_zookeeper
 from odradek.testing import KafkaBroker
 
 from .conftest import PARTITIONS
@@ -185,3 +186,19 @@ async def test_positions_are_stored_for_a_group_from_0_8_1_on(kafka: KafkaBroker
             await offsets.commit({partitions[1]: od.Position(2)})
             assert await offsets.fetch(partitions[:2]) == {partitions[0]: None, partitions[1]: 2}
     ran("groups", "stored positions")
+
+
+async def test_positions_that_scala_consumers_store_in_zookeeper_are_read_by_a_mirror(
+    kafka: KafkaBroker, topic: str
+) -> None:
+    kafka.create_topic(topic, 2)
+    partitions = [od.TopicPartition(topic, number) for number in range(2)]
+    async with connect(kafka) as cluster:
+        if not kafka.zookeeper_connect or not has(kafka, (0, 8, 1)):
+            with pytest.raises(od.OdradekError):
+                await stored_in_zookeeper(cluster, [topic], partitions)
+            return
+        chroot = "/" + kafka.zookeeper_connect.partition("/")[2]
+        kafka.zookeeper.create(f"{chroot}/consumers/{topic}/offsets/{topic}/1", b"42")
+        stored = await stored_in_zookeeper(cluster, [topic, "none"], partitions)
+        assert stored == {topic: {partitions[1]: 42}, "none": {}}

@@ -65,6 +65,11 @@ def test_one_thing_is_missing(changes: dict[str, Any], step: str, says: str, fir
     assert step in missing.step and says in missing.evidence
 
 
+def test_members_that_the_source_does_not_know_are_left_to_the_reader() -> None:
+    [check] = [c for c in checklist("consumers", facts(members={"billing": None, "audit": 0})) if "consumer" in c.step]
+    assert check.ok and check.evidence == "brokers do not know the members of these: billing: look yourself"
+
+
 def test_many_are_counted() -> None:
     partitions = [TopicPartition("orders", number) for number in range(8)]
     [missing] = [check for check in checklist("producers", facts(written=partitions)) if not check.ok]

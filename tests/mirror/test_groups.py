@@ -11,6 +11,7 @@ import pytest
 
 import odradek as od
 from odradek.core.admin import ClusterDescription
+from odradek.core.interfaces import RawResponse
 from odradek.errors import BrokerError, Unsupported
 from odradek.mirror import clusters
 from odradek.mirror.config import ClusterConfig, MirrorConfig
@@ -338,3 +339,27 @@ async def test_records_that_are_copied_meanwhile_count(pair: Pair, monkeypatch: 
     monkeypatch.setattr("odradek.mirror.groups.read_state", copy_first)
     row = await only(mirror)
     assert (row.match, row.target_lag, row.ok) == ("exact", 0, True)
+
+
+async def test_positions_in_zookeeper_are_translated_of_groups_that_are_named(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.write(b"1", b"2", b"3")
+    await run(pair.mirror(name="m"))
+    code = 0
+
+    async def request(cluster: od.Cluster, api: str, fields: Any, *, version: int) -> RawResponse:
+        asked = [{"name": "orders", "partition_indexes": [0]}]
+        assert (api, fields, version) == ("OffsetFetch", {"group_id": "billing", "topics": asked}, 0)
+        answer = {"partition_index": 0, "committed_offset": 2, "metadata": "", "error_code": code}
+        return RawResponse(api, version, 1, {"topics": [{"name": "orders", "partitions": [answer]}]})
+
+    monkeypatch.setattr(od.Cluster, "request", request)
+    with pytest.raises(MirrorRefused, match=r"name all groups.*none lists those that store positions in ZooKeeper"):
+        await groups(pair.mirror(name="m", groups={"stored_in": "zookeeper"}))
+    mirror = pair.mirror(name="m", groups={"stored_in": "zookeeper", "include": ["billing"]})
+    row = await only(mirror)
+    assert (row.group, row.committed, row.offset, row.match) == ("billing", 2, 2, "exact")
+    code = 29
+    with pytest.raises(BrokerError, match="position of group 'billing' in orders-0"):
+        await groups(mirror)

@@ -38,7 +38,7 @@ class CutoverFacts:
         unit: What positions count: `records`, or `bytes` (0.7).
         written: Partitions of the source that were written to while they were watched.
         watched_s: For how long that was (s).
-        members: Group -> number of its members on the source.
+        members: Group -> number of its members on the source; None: the source does not know.
         positions: What was decided about the groups' positions.
         silent: Groups that the file names, and that have committed nothing.
     """
@@ -47,7 +47,7 @@ class CutoverFacts:
     unit: str
     written: Sequence[TopicPartition]
     watched_s: float
-    members: Mapping[str, int]
+    members: Mapping[str, int | None]
     positions: Sequence[GroupPosition]
     silent: Sequence[str]
 
@@ -120,6 +120,8 @@ def _groups_are_empty(facts: CutoverFacts) -> CutoverCheck:
     step = "no consumer of the groups is left on the source"
     if active := [f"{group} ({members})" for group, members in sorted(facts.members.items()) if members]:
         return CutoverCheck(step, False, f"these groups have members: {_listed(active)}: stop the consumers")
+    if unknown := sorted(group for group, members in facts.members.items() if members is None):
+        return CutoverCheck(step, True, f"brokers do not know the members of these: {_listed(unknown)}: look yourself")
     return CutoverCheck(step, True, f"{len(facts.members)} groups have no members")
 
 
@@ -183,7 +185,7 @@ async def _facts(config: MirrorConfig, clusters: Clusters, quiet_s: float) -> Cu
         now.unit,
         [partition for partition, end in _ends(now).items() if end != before.get(partition, end)],
         quiet_s,
-        await _members(clusters, {position.group for position in groups.positions}),
+        await _members(config, clusters, {position.group for position in groups.positions}),
         groups.positions,
         groups.silent,
     )
@@ -193,10 +195,12 @@ def _ends(status: MirrorStatus) -> dict[TopicPartition, int | None]:
     return {each.source: each.end for each in status.partitions}
 
 
-async def _members(clusters: Clusters, groups: set[str]) -> dict[str, int]:
-    """Return how many members groups have on the source; those of a cluster that does not describe groups have none."""
+async def _members(config: MirrorConfig, clusters: Clusters, groups: set[str]) -> Mapping[str, int | None]:
+    """Return how many members groups have on the source. Scala consumers of 0.8 and later join through ZooKeeper."""
+    if config.groups.stored_in == "zookeeper":
+        return dict.fromkeys(groups)
     try:
         described = await clusters.source_cluster.admin.describe_groups(sorted(groups))
     except Unsupported:
-        return dict.fromkeys(groups, 0)
+        return dict.fromkeys(groups)
     return {name: len(group.members) for name, group in described.check().items()}

@@ -7,12 +7,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import anyio
 
 from odradek.client.cluster import Cluster
-from odradek.errors import OdradekError, Unsupported
+from odradek.errors import BrokerError, OdradekError, Unsupported
 from odradek.io.gather import gather
 from odradek.io.retry import retry
 from odradek.mirror.clusters import PAUSES, Clusters, has_members, open_clusters, read_state, survey
@@ -23,12 +23,15 @@ from odradek.mirror.translation import PartitionIndex
 from odradek.mirror.translator import Logs, Match, TargetPosition, Translator
 from odradek.types import EARLIEST, LATEST, Position, TopicPartition, by_broker
 
-__all__ = ["GroupPosition", "GroupsResult", "groups", "translate_groups"]
+__all__ = ["GroupPosition", "GroupsResult", "groups", "stored_in_zookeeper", "translate_groups"]
 
 log = logging.getLogger(__name__)
 
 Decision = Literal["write", "keep", "refuse"]
 Positions = Mapping[TopicPartition, Position]
+
+_UNKNOWN_TOPIC_OR_PARTITION = 3
+"""Error code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +144,9 @@ async def translate_groups(config: MirrorConfig, clusters: Clusters, *, apply: b
     topics = await survey(config, clusters)
     state, _ = await read_state(config, clusters.target, whole=False)
     check(config, state, topics)
-    committed = await _committed(source, await _names(config, source), _partitions(topics, state))
+    names, partitions = await _names(config, source), _partitions(topics, state)
+    read = stored_in_zookeeper if config.groups.stored_in == "zookeeper" else _committed
+    committed = await read(source, names, partitions)
     translator = await _translator(config, clusters, topics)  # after that: what is copied meanwhile is found
     wanted = defaultdict(set)
     for positions in committed.values():
@@ -162,12 +167,12 @@ async def translate_groups(config: MirrorConfig, clusters: Clusters, *, apply: b
 async def _names(config: MirrorConfig, source: Cluster) -> list[str]:
     """Return the groups that the file asks for."""
     wanted = config.groups
-    listed = await _listed(source)
+    listed = await _listed(source) if wanted.stored_in == "brokers" else None
     if listed is None:
         if wanted.pattern is not None or not wanted.include:
             raise MirrorRefused(
                 "groups.include: name all groups, without a pattern: brokers before 0.10.1 do not list those that have "
-                "no members, and 0.7 keeps none without ZooKeeper"
+                "no members, 0.7 keeps none without ZooKeeper, and none lists those that store positions in ZooKeeper"
             )
         return sorted(set(wanted.include))
     return sorted(name for name in {*listed, *wanted.include} if wanted.takes(name))
@@ -201,6 +206,37 @@ async def _committed(
         return {partition: at for partition, at in positions.items() if at is not None}
 
     return dict(zip(names, await gather(read, names), strict=True))
+
+
+async def stored_in_zookeeper(
+    cluster: Cluster, names: Sequence[str], partitions: Sequence[TopicPartition]
+) -> dict[str, Positions]:
+    """Return what groups have stored in ZooKeeper, where brokers read it for version 0 of the request, up to the last
+    release that has ZooKeeper."""
+    topics: defaultdict[str, list[int]] = defaultdict(list)
+    for partition in partitions:
+        topics[partition.topic].append(partition.partition)
+    wanted = [{"name": name, "partition_indexes": numbers} for name, numbers in topics.items()]
+
+    async def read(name: str) -> Positions:
+        response = await cluster.request("OffsetFetch", {"group_id": name, "topics": wanted}, version=0)
+        return {
+            TopicPartition(topic["name"], each["partition_index"]): Position(each["committed_offset"])
+            for topic in response.fields["topics"]
+            for each in topic["partitions"]
+            if _is_stored(name, topic["name"], each)
+        }
+
+    return dict(zip(names, await gather(read, names), strict=True))
+
+
+def _is_stored(group: str, topic: str, answer: Mapping[str, Any]) -> bool:
+    """Return True for a position; False where there is none, which is an unknown partition for the broker."""
+    code = answer["error_code"]
+    if code not in (0, _UNKNOWN_TOPIC_OR_PARTITION):
+        where = f"position of group {group!r} in {topic}-{answer['partition_index']}"
+        raise BrokerError(code, f"error {code}", where)
+    return answer["committed_offset"] >= 0 and not code
 
 
 async def _logs(cluster: Cluster, topics: Iterable[str]) -> Logs:

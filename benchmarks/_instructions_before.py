@@ -1,0 +1,126 @@
+"""Producing and reading against an earlier commit: instructions that the client's process executes for a record.
+
+    python benchmarks/_instructions_before.py TREE [--only WORD] [--kafka VERSION]
+
+Not part of scripts/bench: it needs valgrind and another checkout, TREE, with its engine built. Times on a machine that
+does other things vary by several per cent; the instructions of the same work hardly do, so this shows whether a change
+costs 3 % where `_produce_before.py` and `_consume_before.py` cannot. Each work runs in a process of its own with few
+records and with many: the difference is what records cost, without the start. `--rate` of `_produce_before.py` is
+300,000, so that batches have as many records as on a fast machine. The kernel's instructions are not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from _paired import ROOT, kafka
+from _produce_before import TOPICS, VALUE, WAYS, clock, kafka07
+
+FEW, SCALE = 0.05, 0.25
+"""Shares of the records of `WAYS` in the two processes: valgrind takes some fifty times as long."""
+RATE = 300_000
+READ = 200_000
+"""Records in the topic that is read."""
+
+READING = ("batches", "tables", "records")
+ROUNDS = 2
+
+
+# ---- in each of the two: nothing here that one of them does not have ----------------------------------------
+
+
+async def produce(cluster: str, name: str, share: float) -> None:
+    from odradek import connect
+
+    way, records = WAYS[name]
+    async with connect(cluster) as k, k.producer() as out:
+        for count in TOPICS:
+            await out.send(f"of-{count}", VALUE)
+        await way(out, int(records * share))
+
+
+async def read(cluster: str, name: str, share: float) -> None:
+    from odradek import EARLIEST, LATEST, connect
+
+    wanted, rows = int(READ * share), 0
+    async with connect(cluster) as k, k.reader("of-1", start=EARLIEST, until=LATEST) as r:
+        if name == "records":
+            async for _ in r:
+                rows += 1
+                if rows >= wanted:
+                    return
+        parts: Any = r.arrow() if name == "tables" else r.batches()
+        async for part in parts:
+            rows += part.num_rows if name == "tables" else len(part.values)
+            if rows >= wanted:
+                return
+
+
+def work(cluster: str, name: str, share: float) -> None:
+    clock.step = 1 / RATE
+    if name.startswith("put"):
+        time.monotonic = clock
+    anyio.run(read if name in READING else produce, cluster, name, share)
+
+
+# ---- the two of them ----------------------------------------------------------------------------------------
+
+
+def instructions(tree: Path, cluster: str, name: str, share: float) -> int:
+    """Return how many instructions one process executes."""
+    command = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]
+    command += [sys.executable, __file__, "--work", cluster, name, str(share)]
+    environment = os.environ | {"PYTHONPATH": str(tree / "src"), "PYTHONHASHSEED": "0"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    counted = re.search(r"I\s+refs:\s+([\d,]+)", done.stderr)
+    assert counted is not None, done.stderr
+    return int(counted[1].replace(",", ""))
+
+
+def per_record(tree: Path, cluster: str, name: str) -> float:
+    records = READ if name in READING else WAYS[name][1]
+    few, many = (instructions(tree, cluster, name, share) for share in (FEW, SCALE))
+    return (many - few) / (records * (SCALE - FEW))
+
+
+async def fill(cluster: str) -> None:
+    from odradek import connect
+
+    async with connect(cluster) as k, k.producer() as out:
+        for _ in range(10):
+            (await out.send_many("of-1", [VALUE] * (READ // 10))).check()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tree", nargs="?", type=Path)
+    parser.add_argument("--only", default="", help="measure what has this in its name")
+    parser.add_argument("--kafka", metavar="VERSION", help="a real broker of this release")
+    parser.add_argument("--work", nargs=3, metavar=("CLUSTER", "NAME", "SHARE"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.work is not None:
+        cluster, name, share = options.work
+        work(cluster, name, float(share))
+        return
+    print(f"{'instructions a record':44} {'before':>9} {'now':>9} {'ratio':>7} {'of rounds':>14}")
+    with kafka(options.kafka, TOPICS) if options.kafka else kafka07() as (cluster, _):
+        anyio.run(fill, cluster)
+        for name in (each for each in (*READING, *WAYS) if options.only in each):
+            rounds = [[per_record(tree, cluster, name) for tree in (options.tree, ROOT)] for _ in range(ROUNDS)]
+            before, now = (sorted(side)[ROUNDS // 2] for side in zip(*rounds, strict=True))
+            ratios = sorted(n / b for b, n in rounds)
+            spread = f"{ratios[0]:.3f} to {ratios[-1]:.3f}"
+            print(f"{name:44} {before:9.0f} {now:9.0f} {ratios[ROUNDS // 2]:7.3f} {spread:>14}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
