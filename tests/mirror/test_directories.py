@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,17 @@ from odradek.batch import Batch
 from odradek.core.interfaces import BYTES, RECORDS
 from odradek.errors import Closed, ConfigError, CorruptMessage, OdradekError, OffsetOutOfRange, TopicRecreated
 from odradek.mirror import directory_batches
+from odradek.mirror.clusters import Clusters
 from odradek.mirror.directories import DirectorySource
 from odradek.mirror.directory_batches import AT_ONCE, PartitionReading
+from odradek.mirror.run import run_open
+from odradek.mirror.status import status_open
 from odradek.mirror.stored import SourcePosition
 from odradek.ranges.request import parse_directory
+from odradek.testing import MemoryCluster
 from odradek.types import Position, TopicPartition
+
+from .mirrors import config_of
 
 pytestmark = pytest.mark.anyio
 
@@ -228,6 +235,21 @@ async def test_transactions_that_have_not_ended_are_left_out_and_nothing_behind_
         caplog.text
     )
     assert await numbers(logs) == [*range(5), *range(6, 10), *range(11, 15)]
+
+
+@pytest.mark.parametrize("follow", [False, True])
+async def test_a_mirror_is_at_the_end_behind_transactions_that_were_not_committed(follow: bool, tmp_path: Path) -> None:
+    aborted, unfinished = (batch(range(n, n + 3), producer=(n, 0, 0), is_transactional=True) for n in (5, 9))
+    write_log(tmp_path / "orders-0", {0: batch(range(5)) + aborted + marker(8, 5, commit=False) + unfinished})
+    config, target = config_of("orders"), MemoryCluster()
+    async with target.connect() as cluster, anyio.create_task_group() as group:
+        clusters = Clusters(source(tmp_path), cluster)
+        group.start_soon(partial(run_open, config, clusters, follow=follow))
+        with anyio.fail_after(60):
+            while (await status_open(config, clusters)).lag != 0:  # noqa: ASYNC110 - of a cluster that notifies nobody
+                await anyio.sleep(0.01)
+        group.cancel_scope.cancel()
+    assert [record.record.value for record in target.records("orders")] == [b"%d" % n for n in range(5)]
 
 
 async def test_a_torn_end_is_the_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

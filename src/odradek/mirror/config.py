@@ -228,8 +228,8 @@ class GroupsConfig(ConfigTable):
     exclude: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
     """names of groups that `pattern` matches, or that are among all, and whose positions are not written"""
     stored_in: Literal["brokers", "zookeeper"] = "brokers"
-    """place of the positions of groups of a source of 0.8.2 and later: Scala consumers store them in `zookeeper`, unless
-    they are told otherwise (`offsets.storage`); every group has to be named then"""
+    """place of the positions of groups of a source of 0.8.2 and later: Scala consumers store them in `zookeeper`
+    unless they are told otherwise (`offsets.storage`); every group has to be named then"""
     lost: Literal["fail", "earliest", "latest"] = "fail"
     """policy for a position whose records were deleted before they were copied, or on the target since: `earliest` is
     the first record there is, `latest` the end of what is mirrored, and `fail` writes no position"""

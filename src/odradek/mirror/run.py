@@ -42,7 +42,7 @@ from odradek.mirror.planning import (
     lost_text,
     plan_topics,
 )
-from odradek.mirror.sources import MirrorSource
+from odradek.mirror.sources import ClusterSource, MirrorSource
 from odradek.mirror.stored import CopiedTopic, Finished, Stored, StoredState, stored_records
 from odradek.mirror.task import CopiedRecords, LostRange, MirrorTask, TaskSettings
 from odradek.observe import MirrorLag, Observer
@@ -247,7 +247,8 @@ async def _begin(config: MirrorConfig, clusters: Clusters, follow: bool, joins: 
         await plan_open(config, clusters)  # a transaction that is open may have been in the way
     takes_over = not (joins and await has_members(clusters.target, config.group))
     copied, topics = await _prepare(config, clusters, exactly_once, running=False, takes_over=takes_over)
-    ends = None if follow else await _ends(config, clusters.source, copied)
+    grows = follow and isinstance(clusters.source, ClusterSource)  # log directories have an end
+    ends = None if grows else await _ends(config, clusters.source, copied)
     return Begun(exactly_once, topics.identity.source, copied, ends)
 
 
