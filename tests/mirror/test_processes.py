@@ -33,6 +33,7 @@ from odradek.testing import Kafka07Broker, KafkaBroker, MemoryCluster
 from odradek.types import Position, TopicPartition
 
 from ..loops import ASYNCIO, on
+from ..topic_configs import alter_topic
 from .mirrors import config_of, copied, opened, partition
 from .test_copy import filled, run_mirror, until
 from .test_real import written
@@ -157,7 +158,7 @@ async def test_processes_share_a_mirror(kafka: KafkaBroker, tmp_path: Path, name
         await world.check(300 * PARTITIONS)
 
         async with od.connect(f"kafka://{kafka.bootstrap}") as k:
-            (await k.admin.alter_topic_configs({world.topic: {"max.message.bytes": "1000"}})).check()
+            await alter_topic(k, world.topic, {"max.message.bytes": "1000"})
         await world.append([b"." * 5000])
         with pytest.raises(RecordRefused, match=r"the target does not take it: .* \(raise max.message.bytes of topic"):
             await run_processes(world.config, 1)

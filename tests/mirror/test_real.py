@@ -19,6 +19,7 @@ from odradek.testing import Kafka07Broker, KafkaBroker
 from odradek.types import Record
 
 from ..loops import ASYNCIO, on
+from ..topic_configs import alter_topic
 from .mirrors import copied
 
 pytestmark = pytest.mark.anyio
@@ -108,7 +109,7 @@ async def test_a_record_that_is_too_large_for_the_target(tmp_path: Path, kafka: 
         assert str(raised.value).startswith(f"the record of {topic}/1-0 at 15: the target does not take it: ")
         assert str(raised.value).endswith(f"(raise max.message.bytes of topic {topic!r} on the target)")
         async with open_clusters(config) as clusters:
-            (await clusters.target.admin.alter_topic_configs({topic: {"max.message.bytes": "10000"}})).check()
+            await alter_topic(clusters.target, topic, {"max.message.bytes": "10000"})
         assert copied(await run(config)) == 3
     assert [len(record.value or b"") for record in await stored(kafka, topic)] == [5, 5000, 5]
 

@@ -12,6 +12,7 @@ from odradek.ranges.projection import columns
 from odradek.spark.source import BatchReader, OdradekSource, StreamReader
 from odradek.testing import KafkaBroker
 
+from ..topic_configs import alter_topic
 from .made import names, types_of
 
 __all__ = ["alter", "batch", "numbers", "recreate", "rows", "stream", "values", "write"]
@@ -45,7 +46,7 @@ def alter(kafka: KafkaBroker, topic: str, entries: dict[str, str | None]) -> Non
 
     async def change() -> None:
         async with od.connect(f"kafka://{kafka.bootstrap}") as k:
-            (await k.admin.alter_topic_configs({topic: entries})).check()
+            await alter_topic(k, topic, entries)
 
     anyio.run(change)
 
