@@ -68,3 +68,9 @@ class Recorder(Observer):
 
     def heartbeat_late(self, event: observe.HeartbeatLate) -> None:
         self.events.append(event)
+
+    def mirror_committed(self, event: observe.MirrorCommitted) -> None:
+        self.events.append(event)
+
+    def mirror_lag(self, event: observe.MirrorLag) -> None:
+        self.events.append(event)
