@@ -112,7 +112,8 @@ class Writer:
         return options
 
     async def _write_chunk(self, producer: Any, size: int) -> int:
-        partition = self._random.randrange(PARTITIONS)
+        unwritten = [number for number in range(PARTITIONS) if not self._numbers[number]]  # 0.7 makes no directory
+        partition = self._random.choice(unwritten or range(PARTITIONS))
         rows = [self._record(partition) for _ in range(size)]
         where = TopicPartition(self._topic, partition, self._broker) if self._broker >= 0 else partition
         if not self.transactions:
