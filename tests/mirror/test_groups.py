@@ -66,7 +66,7 @@ class Pair:
 @pytest.fixture
 def pair(monkeypatch: pytest.MonkeyPatch) -> Pair:
     pair = Pair()
-    monkeypatch.setattr(ClusterConfig, "connect", lambda config: pair.connect(config))
+    monkeypatch.setattr(ClusterConfig, "connect", lambda config, _=None: pair.connect(config))
     monkeypatch.setattr(ClusterSource, "identity", url_of)
     return pair
 

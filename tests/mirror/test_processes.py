@@ -22,7 +22,8 @@ from odradek.errors import BrokerError, ConfigError, ConnectionLost, NotWritten,
 from odradek.mirror.config import MirrorConfig, load
 from odradek.mirror.errors import MirrorProcessFailed, RecordRefused
 from odradek.mirror.lags import LagWatch
-from odradek.mirror.processes import is_at_ends, run_processes, share_of
+from odradek.mirror.limits import share_of
+from odradek.mirror.processes import is_at_ends, run_processes
 from odradek.mirror.run import Begun, MirrorResult, begin, run
 from odradek.mirror.status import status
 from odradek.mirror.stored import CopiedTopic, CopyProgress, CopyTarget, SourcePosition

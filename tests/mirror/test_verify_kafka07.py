@@ -59,7 +59,7 @@ def config(
     """A mirror of a topic of the test's own."""
     connect = ClusterConfig.connect
 
-    def connected(config: ClusterConfig) -> Cluster:
+    def connected(config: ClusterConfig, _: object = None) -> Cluster:
         return target.connect() if config.url == TARGET else connect(config)
 
     monkeypatch.setattr(ClusterConfig, "connect", connected)

@@ -70,7 +70,7 @@ class Pair:
         self._folder, self._made = folder, False
         both = {"kafka://source:9092": self.source, "kafka://target:9092": self.target}
 
-        def connect(config: ClusterConfig) -> Cluster:
+        def connect(config: ClusterConfig, _: object = None) -> Cluster:
             return both[config.url].connect()
 
         monkeypatch.setattr(ClusterConfig, "connect", connect)

@@ -15,7 +15,7 @@ from odradek.errors import BrokerError, OdradekError, RemoteProtocolError
 from odradek.io.gather import gather
 from odradek.types import EARLIEST, LATEST, AtTime, Position, TopicPartition
 
-__all__ = ["LeaderLogAccess"]
+__all__ = ["BACKOFF", "REFUSALS", "LeaderLogAccess"]
 
 T = TypeVar("T")
 

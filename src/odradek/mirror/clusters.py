@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from odradek.client.cluster import Cluster
 from odradek.client.consumer.positions import resolve_positions
@@ -55,17 +54,16 @@ class Clusters:
 @asynccontextmanager
 async def open_clusters(config: MirrorConfig, observer: Observer | None = None) -> AsyncIterator[Clusters]:
     """Connect to both clusters. Raises Unreachable, ZooKeeperError or ConfigError: one of them cannot be reached."""
-    options: Any = {} if observer is None else {"observer": observer}
-    async with _open_source(config, options) as source, config.target.connect(**options) as target:
+    async with _open_source(config, observer) as source, config.target.connect(observer) as target:
         yield Clusters(source, target)
 
 
 @asynccontextmanager
-async def _open_source(config: MirrorConfig, options: Any) -> AsyncIterator[MirrorSource]:
+async def _open_source(config: MirrorConfig, observer: Observer | None) -> AsyncIterator[MirrorSource]:
     if config.source.logs is not None:
         yield DirectorySource(config.source.directories, over_gaps=config.topics.lost == "continue")
         return
-    async with config.source.connect(**options) as cluster:
+    async with config.source.connect(observer) as cluster:
         yield ClusterSource(cluster, config.source.url)
 
 

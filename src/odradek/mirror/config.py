@@ -203,6 +203,11 @@ class TopicsConfig(ConfigTable):
         return self
 
     @property
+    def read_committed(self) -> bool:
+        """True if only records of committed transactions are copied."""
+        return self.isolation == "read_committed"
+
+    @property
     def by_source(self) -> bool:
         """True if each partition of the source has one on the target."""
         return self.partition_by == "source"

@@ -52,7 +52,8 @@ class MirrorLags:
                 self._newest[each.partition] = each.timestamp / 1000
             if each.end is not None:
                 self.ends({each.partition: each.end}, now)
-            self._compare(each.partition)
+            else:
+                self._compare(each.partition)
 
     def ends(self, ends: Mapping[TopicPartition, int], now: float) -> None:
         """The logs end here now."""
@@ -85,8 +86,8 @@ class LagWatch:
         source: Open.
         follow: The run goes on: its lag is the distance to the ends of the logs, which are asked for. Otherwise it is
             what it has still to copy.
-        calls: The observer of the run.
-        lags: Called with the same lags.
+        calls: The observer of the run; None: there is none.
+        lags: Called with the same lags; None: they are only for the observer.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class LagWatch:
         *,
         follow: bool,
         calls: ObserverCalls | None = None,
-        lags: Callable[[Sequence[MirrorLag]], object] = lambda _: None,
+        lags: Callable[[Sequence[MirrorLag]], object] | None = None,
     ) -> None:
         self._config, self._source, self._follow = config, source, follow
         self._calls, self._callback = calls, lags
@@ -117,15 +118,15 @@ class LagWatch:
         self._report_lags([each.partition for each in copied])
 
     async def run(self) -> None:
-        """Report all lags again and again, until cancelled."""
-        while True:
+        """Report all lags again and again, until cancelled; return at once if there is nothing to report to."""
+        while self._calls is not None or self._callback is not None:
             await anyio.sleep(self._config.run.refresh_seconds)
             if self._follow:
                 await self._ask()
             self._report_lags(self._lags.partitions)
 
     async def _ask(self) -> None:
-        committed = self._config.topics.isolation == "read_committed"
+        committed = self._config.topics.read_committed
         try:
             extents = await self._source.extents(self._lags.partitions, read_committed=committed)
         except OdradekError:
@@ -134,7 +135,8 @@ class LagWatch:
 
     def _report_lags(self, partitions: Iterable[TopicPartition]) -> None:
         lags = self._lags.of(partitions, time.time())
-        self._callback(lags)
+        if self._callback is not None:
+            self._callback(lags)
         if self._calls is not None:
             for lag in lags:
                 self._calls.mirror_lag(*lag)

@@ -1,8 +1,10 @@
-"""A limit of bytes per second, pure: the time comes in as an argument."""
+"""Limits of bytes per second, pure: the time comes in as an argument."""
 
 from __future__ import annotations
 
-__all__ = ["RateLimit"]
+from odradek.mirror.config import MirrorConfig
+
+__all__ = ["RateLimit", "share_of"]
 
 
 class RateLimit:
@@ -29,3 +31,10 @@ class RateLimit:
             return 0.0
         self._paid_at = max(self._paid_at, now - self.BURST_S) + amount / self._per_second
         return max(0.0, self._paid_at - now)
+
+
+def share_of(config: MirrorConfig, count: int) -> MirrorConfig:
+    """Return the file of one of several that copy at the same time: the limits of the run are divided among them."""
+    limits = {name: getattr(config.run, name) for name in ("source_bytes_per_second", "target_bytes_per_second")}
+    shares = {name: max(1, limit // count) for name, limit in limits.items() if limit is not None}
+    return config.model_copy(update={"run": config.run.model_copy(update=shares)})

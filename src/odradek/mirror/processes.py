@@ -21,6 +21,7 @@ from odradek.mirror.clusters import PAUSES, Clusters, open_clusters, read_progre
 from odradek.mirror.config import MirrorConfig
 from odradek.mirror.errors import MirrorProcessFailed
 from odradek.mirror.lags import LagWatch
+from odradek.mirror.limits import share_of
 from odradek.mirror.run import Begun, MirrorResult, begin
 from odradek.mirror.stored import CopyProgress
 from odradek.mirror.task import CopiedRecords
@@ -28,7 +29,7 @@ from odradek.mirror.worker import Work, line_of, value_of
 from odradek.observe import MirrorLag, Observer
 from odradek.types import Position, TopicPartition
 
-__all__ = ["run_processes", "share_of"]
+__all__ = ["run_processes"]
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ async def run_processes(
     *,
     follow: bool = False,
     committed: Callable[[Sequence[CopiedRecords]], object] = lambda _: None,
-    lags: Callable[[Sequence[MirrorLag]], object] = lambda _: None,
+    lags: Callable[[Sequence[MirrorLag]], object] | None = None,
     observer: Observer | None = None,
 ) -> MirrorResult:
     """Do what `run` does in several processes, which share the tasks (`run.tasks`) as members of the group
@@ -84,13 +85,6 @@ async def run_processes(
         running = _Processes(config, clusters, begun, committed, watch)
         await running.run(processes, line_of(Work(share_of(config, processes), begun, follow)))
         return running.result
-
-
-def share_of(config: MirrorConfig, processes: int) -> MirrorConfig:
-    """Return the file of one process of several: the limits of the run are divided among them."""
-    limits = {name: getattr(config.run, name) for name in ("source_bytes_per_second", "target_bytes_per_second")}
-    shares = {name: max(1, limit // processes) for name, limit in limits.items() if limit is not None}
-    return config.model_copy(update={"run": config.run.model_copy(update=shares)})
 
 
 class _Processes:
@@ -220,9 +214,9 @@ class _Processes:
         mine = {p: ends[p] for topic in self._begun.copied for p, to in topic.partitions.items() if to.task == task}
         state = await read_progress(self._config, self._clusters.target, task)
         extents = await self._clusters.source.extents(mine, read_committed=False)
-        stored = state.progress.get(task)
-        known = {} if stored is None else stored.partitions
-        return is_at_ends(mine, known, {p: Position(extent.earliest) for p, extent in extents.items()})
+        return is_at_ends(
+            mine, state.progress_of(task), {p: Position(extent.earliest) for p, extent in extents.items()}
+        )
 
 
 def is_at_ends(

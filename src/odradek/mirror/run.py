@@ -122,7 +122,7 @@ async def run(
     *,
     follow: bool = False,
     committed: Callable[[Sequence[CopiedRecords]], object] = lambda _: None,
-    lags: Callable[[Sequence[MirrorLag]], object] = lambda _: None,
+    lags: Callable[[Sequence[MirrorLag]], object] | None = None,
     observer: Observer | None = None,
 ) -> MirrorResult:
     """Copy what the source has when the run begins.
@@ -154,7 +154,7 @@ async def run_open(
     *,
     follow: bool = False,
     committed: Callable[[Sequence[CopiedRecords]], object] = lambda _: None,
-    lags: Callable[[Sequence[MirrorLag]], object] = lambda _: None,
+    lags: Callable[[Sequence[MirrorLag]], object] | None = None,
     calls: ObserverCalls | None = None,
 ) -> MirrorResult:
     """Do the same with clusters that are open."""
@@ -167,18 +167,7 @@ async def run_open(
         committed(copied)
 
     begun = await begin(config, clusters, follow=follow)
-    settings = TaskSettings(
-        config,
-        clusters,
-        begun.exactly_once,
-        begun.source,
-        ends=begun.ends,
-        begun=watch.begun,
-        committed=count,
-        lost=result.lost.update,
-        reading=RateLimit(config.run.source_bytes_per_second),
-        writing=RateLimit(config.run.target_bytes_per_second),
-    )
+    settings = begun.settings(config, clusters, begun=watch.begun, committed=count, lost=result.lost.update)
     partitions = sum(len(topic.partitions) for topic in begun.copied)
     log.info(
         "mirror %s: begins: %d topics, %d partitions, %d tasks",
@@ -212,7 +201,29 @@ class Begun(NamedTuple):
     @property
     def tasks(self) -> list[int]:
         """The numbers of the tasks that have partitions."""
-        return sorted({to.task for topic in self.copied for to in topic.partitions.values()})
+        return _tasks_of(self.copied)
+
+    def settings(self, config: MirrorConfig, clusters: Clusters, **callbacks: Any) -> TaskSettings:
+        """Return the settings of its tasks, which together keep to the limits of the file.
+
+        Args:
+            config, clusters: See `TaskSettings`.
+            callbacks: `begun`, `committed` and `lost` of `TaskSettings`.
+        """
+        return TaskSettings(
+            config,
+            clusters,
+            self.exactly_once,
+            self.source,
+            ends=self.ends,
+            reading=RateLimit(config.run.source_bytes_per_second),
+            writing=RateLimit(config.run.target_bytes_per_second),
+            **callbacks,
+        )
+
+
+def _tasks_of(topics: Iterable[CopiedTopic]) -> list[int]:
+    return sorted({to.task for topic in topics for to in topic.partitions.values()})
 
 
 async def begin(config: MirrorConfig, clusters: Clusters, *, follow: bool, joins: bool = False) -> Begun:
@@ -263,7 +274,6 @@ class Tasks:
         self._settings, self._config = settings, settings.config
         self._copied: dict[str, CopiedTopic] = {}
         self._tasks: dict[int, MirrorTask] = {}
-        self._partitions: set[TopicPartition] = set()
         self._errors: list[OdradekError] = []
         self._refused: Sequence[str] = ()
         self._group: TaskGroup
@@ -293,8 +303,7 @@ class Tasks:
     def _add(self, copied: Iterable[CopiedTopic]) -> None:
         """Copy these, too: tasks that run go on."""
         self._copied |= {topic.source: topic for topic in copied}
-        self._partitions = {partition for topic in self._copied.values() for partition in topic.partitions}
-        for number in sorted({to.task for topic in self._copied.values() for to in topic.partitions.values()}):
+        for number in _tasks_of(self._copied.values()):
             if number in self._tasks:
                 self._tasks[number].add(self._copied.values())
             elif self._owns(number):
@@ -330,7 +339,8 @@ class Tasks:
             if text not in self._refused:
                 log.warning("mirror %s: a new topic is not copied: %s", config.name, text)
         self._refused = refused
-        if {p for partitions in taken.source.values() for p in partitions} - self._partitions:
+        known = {partition for topic in self._copied.values() for partition in topic.partitions}
+        if {p for partitions in taken.source.values() for p in partitions} - known:
             self._add(await self._decide(state, taken))
 
     async def _decide(self, state: StoredState, taken: ClusterTopics) -> Sequence[CopiedTopic]:
@@ -422,7 +432,7 @@ async def _ends(
 ) -> Mapping[TopicPartition, Position]:
     """Return where the logs end now, for readers of the isolation that is asked for."""
     partitions = [p for topic in copied for p in topic.partitions]
-    committed = config.topics.isolation == "read_committed"
+    committed = config.topics.read_committed
     extents = await source.extents(partitions, read_committed=committed)
     return {partition: Position(extent.latest) for partition, extent in extents.items()}
 

@@ -31,9 +31,9 @@ from odradek.io.gather import gather
 from odradek.io.retry import retry
 from odradek.mirror.clusters import PAUSES, Clusters, open_clusters, read_progress
 from odradek.mirror.config import MirrorConfig
-from odradek.mirror.limits import RateLimit
+from odradek.mirror.limits import share_of
 from odradek.mirror.run import Begun, MirrorResult, begin
-from odradek.mirror.task import CopiedRecords, LostRange, MirrorTask, TaskSettings
+from odradek.mirror.task import CopiedRecords, LostRange, MirrorTask
 from odradek.spark.errors import describe_error
 from odradek.types import TopicPartition
 
@@ -151,7 +151,7 @@ def _cancel(running: Sequence[Future[_TaskEnd]], cancel: Callable[[], object]) -
 async def _begin(config: MirrorConfig) -> tuple[Begun, Mapping[TopicPartition, int]]:
     """Do what a run begins with; return that, and how many records were copied before.
 
-    All transactional ids are taken, so that nobody else goes on copying.
+    All transactional ids are taken, so that no other process goes on copying.
     """
     async with open_clusters(config) as clusters:
         begun = await begin(config, clusters, follow=False)
@@ -168,8 +168,8 @@ async def _begin(config: MirrorConfig) -> tuple[Begun, Mapping[TopicPartition, i
 
 async def _copied(config: MirrorConfig, clusters: Clusters, number: int) -> Mapping[TopicPartition, int]:
     """Return how many records of the partitions of a task were copied until now."""
-    progress = (await read_progress(config, clusters.target, number)).progress.get(number)
-    return {} if progress is None else {partition: each.records for partition, each in progress.partitions.items()}
+    progress = (await read_progress(config, clusters.target, number)).progress_of(number)
+    return {partition: each.records for partition, each in progress.items()}
 
 
 def _add(
@@ -209,35 +209,18 @@ async def _copy_task(config: MirrorConfig, begun: Begun, number: int) -> _TaskEn
     sizes: Counter[TopicPartition] = Counter()
     lost: set[LostRange] = set()
     begun_at = anyio.current_time()
+
+    def count(copied: Sequence[CopiedRecords]) -> None:
+        for each in copied:
+            sizes[each.partition] += each.bytes
+
     try:
         async with open_clusters(config) as clusters:
-            settings = _settings(config, clusters, begun, sizes, lost)
+            share = share_of(config, len(begun.tasks))
+            settings = begun.settings(share, clusters, committed=count, lost=lost.update)
             await MirrorTask(settings, number, begun.copied).run()
             return _TaskEnd(await _copied(config, clusters, number), sizes, lost, anyio.current_time() - begun_at)
     except OdradekError as error:
         if error.retriable:
             raise
         return _TaskEnd({}, sizes, lost, anyio.current_time() - begun_at, error)
-
-
-def _settings(
-    config: MirrorConfig, clusters: Clusters, begun: Begun, sizes: Counter[TopicPartition], lost: set[LostRange]
-) -> TaskSettings:
-    def count(copied: Sequence[CopiedRecords]) -> None:
-        for each in copied:
-            sizes[each.partition] += each.bytes
-
-    def share(limit: float | None) -> RateLimit:
-        return RateLimit(None if limit is None else limit / len(begun.tasks))
-
-    return TaskSettings(
-        config,
-        clusters,
-        begun.exactly_once,
-        begun.source,
-        ends=begun.ends,
-        committed=count,
-        lost=lost.update,
-        reading=share(config.run.source_bytes_per_second),
-        writing=share(config.run.target_bytes_per_second),
-    )

@@ -112,7 +112,7 @@ async def _ends(
     for topic in state.topics:
         await source.partitions(topic)
     partitions = [partition for topic in state.topics.values() for partition in topic.partitions]
-    committed = config.topics.isolation == "read_committed"
+    committed = config.topics.read_committed
     extents = await source.extents(partitions, read_committed=committed)
     return {partition: (extent.earliest, extent.latest) for partition, extent in extents.items()}
 
@@ -158,7 +158,7 @@ async def _age(
         async with source.open(
             {partition: start},
             {partition: Position(end)},
-            read_committed=config.topics.isolation == "read_committed",
+            read_committed=config.topics.read_committed,
             max_message_bytes=config.run.max_message_bytes,
         ) as batches:
             batch = await batches.next_batch()

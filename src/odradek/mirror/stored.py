@@ -284,6 +284,11 @@ class StoredState:
     index: dict[TopicPartition, dict[tuple[int, int], IndexEntry]] = field(default_factory=dict)  # by first position
     finished: Finished | None = None
 
+    def progress_of(self, task: int) -> Mapping[TopicPartition, CopyProgress]:
+        """Return the progress of the partitions of a task, as far as it has begun them."""
+        stored = self.progress.get(task)
+        return {} if stored is None else stored.partitions
+
     def add(self, task: int, key: bytes | None, value: bytes | None) -> None:
         """Take a record.
 

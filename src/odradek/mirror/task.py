@@ -276,8 +276,7 @@ class MirrorTask:
         state = await read_progress(self._config, self._clusters.target, self._number, least=least)
         if state.finished is not None:
             raise MirrorRefused(finished_text(self._config))
-        stored = state.progress.get(self._number)
-        newest = {} if stored is None else dict(stored.partitions)
+        newest = dict(state.progress_of(self._number))
         for partition, known in self._progress.items():
             if partition not in newest or newest[partition].records < known.records:
                 raise ProgressLost(self._config.topic, partition, known.records)
@@ -289,7 +288,7 @@ class MirrorTask:
         Raises:
             LostRecords: The file does not allow it.
         """
-        committed = self._config.topics.isolation == "read_committed"
+        committed = self._config.topics.read_committed
         extents = await self._clusters.source.extents(self._destinations.keys(), read_committed=committed)
         lost = []
         for partition, known in self._progress.items():
@@ -331,7 +330,7 @@ class MirrorTask:
         return self._clusters.source.open(
             {p: self._progress[p].next if p in self._progress else None for p in self._destinations},
             self._ends,
-            read_committed=self._config.topics.isolation == "read_committed",
+            read_committed=self._config.topics.read_committed,
             max_message_bytes=self._config.run.max_message_bytes,
         )
 

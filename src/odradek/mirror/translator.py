@@ -139,7 +139,7 @@ class Translator:
 
     async def _has_more(self, partition: TopicPartition, since: SourcePosition | None, position: Position) -> bool:
         """Return True unless nothing is between what is copied and a position: the ends of transactions alone."""
-        committed = self.config.topics.isolation == "read_committed"
+        committed = self.config.topics.read_committed
         extents = await self.clusters.source.extents([partition], read_committed=committed)
         if partition not in extents or extents[partition].latest < position:
             return True  # a reader would wait

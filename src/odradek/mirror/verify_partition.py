@@ -193,7 +193,7 @@ class PartitionComparison:
     async def _extents(self) -> _Extents:
         """Return where the logs begin and end, once both have what was copied, or will not have it."""
         until = time.monotonic() + WAIT_SECONDS
-        committed = self._config.topics.isolation == "read_committed"
+        committed = self._config.topics.read_committed
         copied = max((run.offset + run.records for run in self._entries[-1].runs), default=0) if self._entries else 0
         while True:
             source = await self._clusters.source.extents([self._result.source], read_committed=committed)
@@ -237,7 +237,7 @@ class PartitionComparison:
             self._clusters.source.open(
                 {result.source: SourcePosition(*first.start, result.end.topic_id)},
                 {result.source: Position(source.latest)},
-                read_committed=config.topics.isolation == "read_committed",
+                read_committed=config.topics.read_committed,
                 **options,
             ) as of_source,
             self._clusters.target.reader(

@@ -106,8 +106,7 @@ class TopicComparison:
         """Return how far the partitions are."""
         newest: dict[TopicPartition, CopyProgress] = {}
         for task in {to.task for to in self._topic.partitions.values()}:
-            stored = (await read_progress(self._config, self._clusters.target, task)).progress.get(task)
-            newest |= {} if stored is None else stored.partitions
+            newest |= (await read_progress(self._config, self._clusters.target, task)).progress_of(task)
         return {partition: newest[partition] for partition in self._topic.partitions if partition in newest}
 
     # ---- reading ----
@@ -125,7 +124,7 @@ class TopicComparison:
 
     async def _copied(self, partition: TopicPartition, end: SourcePosition) -> AsyncIterator[Columns]:
         """Yield what the source has before a position."""
-        committed = self._config.topics.isolation == "read_committed"
+        committed = self._config.topics.read_committed
         extents = await self._clusters.source.extents([partition], read_committed=committed)
         async with self._clusters.source.open(
             {partition: None},

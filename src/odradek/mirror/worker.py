@@ -18,10 +18,8 @@ import odradek as od
 from odradek.errors import OdradekError
 from odradek.mirror.clusters import open_clusters
 from odradek.mirror.config import MirrorConfig
-from odradek.mirror.limits import RateLimit
 from odradek.mirror.members import MemberTasks
 from odradek.mirror.run import Begun
-from odradek.mirror.task import TaskSettings
 
 __all__ = ["Work", "line_of", "main", "value_of", "work"]
 
@@ -64,18 +62,8 @@ async def work(todo: Work, report: Report) -> None:
     """
     config, begun, follow = todo
     async with open_clusters(config) as clusters:
-        settings = TaskSettings(
-            config,
-            clusters,
-            begun.exactly_once,
-            begun.source,
-            ends=begun.ends,
-            begun=partial(report, "begun"),
-            committed=partial(report, "committed"),
-            lost=partial(report, "lost"),
-            reading=RateLimit(config.run.source_bytes_per_second),
-            writing=RateLimit(config.run.target_bytes_per_second),
-        )
+        kinds = ("begun", "committed", "lost")
+        settings = begun.settings(config, clusters, **{kind: partial(report, kind) for kind in kinds})
         await MemberTasks(settings, partial(report, "finished")).run(begun.copied, follow=follow)
 
 

@@ -45,23 +45,16 @@ class TopicProgress:
     def __init__(self, name: str, now: float) -> None:
         self.name = name
         self.records = self.bytes = 0
-        self._first: dict[TopicPartition, int] = {}  # the lag at the beginning
+        self.left = 0  # the lag of all partitions that are known
+        self.total = 0  # the lag that each of them had at first
         self._lags: dict[TopicPartition, int] = {}
         self._samples: deque[_Sample] = deque([_Sample(now, 0, 0, 0)])
 
-    @property
-    def left(self) -> int:
-        """The lag of all partitions that are known."""
-        return sum(self._lags.values())
-
-    @property
-    def total(self) -> int:
-        """The lag that there was at first."""
-        return sum(self._first.values())
-
     def lag(self, partition: TopicPartition, lag: int) -> None:
         """Take the lag of a partition."""
-        self._first.setdefault(partition, lag)
+        if partition not in self._lags:
+            self.total += lag
+        self.left += lag - self._lags.get(partition, 0)
         self._lags[partition] = lag
 
     def copied(self, records: int, size: int, now: float) -> None:

@@ -25,7 +25,7 @@ from odradek.io.retry import retry
 from odradek.serde import DecodedRecord, Deserializer, SerdeContext, deserialize
 from odradek.types import Record
 
-if TYPE_CHECKING:  # whoever reads with one has imported it
+if TYPE_CHECKING:  # a program that reads with one has imported it
     from odradek.client.consumer.consumer import Consumer
 
 __all__ = ["DecodedConsumer", "DecodedReader", "DecodedStream"]

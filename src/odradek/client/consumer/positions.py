@@ -17,7 +17,7 @@ from odradek.io.gather import gather_outcomes
 from odradek.io.log_access import BACKOFF, REFUSALS
 from odradek.types import AtTime, Broker, Position, PositionSpec, TopicPartition
 
-__all__ = ["BACKOFF", "missing_partitions", "resolve_positions"]
+__all__ = ["missing_partitions", "resolve_positions"]
 
 
 async def missing_partitions(

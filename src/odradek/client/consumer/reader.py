@@ -24,7 +24,7 @@ from odradek.client.consumer.base import PartitionReaderBase
 from odradek.client.consumer.committed import CommitsOfNoMember, check_partitions, split_positions
 from odradek.client.consumer.fetch_settings import fetch_settings
 from odradek.client.consumer.fetcher import Fetcher
-from odradek.client.consumer.positions import BACKOFF, missing_partitions, resolve_positions
+from odradek.client.consumer.positions import missing_partitions, resolve_positions
 from odradek.client.consumer.statistics import ReaderStatistics
 from odradek.client.consumer.streams import ArrowTables, Batches, Stream
 from odradek.client.options import DRIVER, ReaderOptions, StartPositions, Tuning
@@ -35,6 +35,7 @@ from odradek.core.fetch.read_range import ExactPosition
 from odradek.core.interfaces import ProtocolDriver, RoutingTable
 from odradek.core.states import CursorState
 from odradek.errors import ConfigError, TransportError, UsageError
+from odradek.io.log_access import BACKOFF
 from odradek.io.retry import retry
 from odradek.types import (
     EARLIEST,
