@@ -197,15 +197,13 @@ async def values(cluster: od.Cluster, topic: str) -> list[int]:
         return [int(record.value or b"0") async for record in reader]
 
 
-@pytest.mark.parametrize(("page", "count"), [("leave-kafka-07", 3), ("leave-old-kafka", 2)])
-def test_the_files_on_the_pages_are_valid(
-    page: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("page", ["leave-kafka-07", "leave-old-kafka"])
+def test_the_files_on_the_pages_are_valid(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MIRROR_PASSWORD", "secret")
     authority = tmp_path / "ca.pem"
     trustme.CA().cert_pem.write_to_path(str(authority))
     texts = blocks("toml", (HOWTO / f"{page}.md").read_text("utf-8"))
-    assert len(texts) == count
+    assert texts
     for text in texts:
         path = tmp_path / "mirror.toml"
         path.write_text(text.replace("/etc/kafka/old-ca.pem", str(authority)))
