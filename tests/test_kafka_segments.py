@@ -73,6 +73,25 @@ def test_records_of_every_compression_are_what_was_written(directory: Path, engi
     assert [bool(r.headers) for r in read] == [n % 3 == 0 for n in range(200)]
 
 
+def test_large_batches_stay_encoded_for_who_passes_them_on(directory: Path, engine: str) -> None:
+    large = [random.Random(number).randbytes(20_000) for number in range(4)]
+    data = [
+        batch([0, 1], CompressionType.LZ4),
+        batch([2, 3], CompressionType.LZ4, values=large[:2]),
+        batch([4, 5], values=large[2:]),
+        batch([6, 7], CompressionType.LZ4, values=large[2:]),
+    ]
+    write_log(directory, {0: b"".join(data)})
+    log = opened(directory)
+    for keep, kept in (("lz4", [data[1], data[3]]), ("none", [data[2]]), ("", [])):
+        parts = [part for columns in log.columns(keep_encoded=keep) for part in columns.parts]
+        assert [part.encoded.data for part in parts if part.encoded is not None] == kept
+        assert [value for part in parts for value in part.values] == [record.value for record in records(log)]
+    cut = list(log.columns(3, 7, keep_encoded="lz4"))
+    assert {part.encoded for columns in cut for part in columns.parts} == {None}
+    assert [position for columns in cut for position in columns.positions] == [3, 4, 5, 6]
+
+
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize(
     "kind", [CompressionType.NONE, CompressionType.GZIP, CompressionType.SNAPPY, CompressionType.LZ4]

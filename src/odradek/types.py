@@ -23,6 +23,7 @@ __all__ = [
     "Broker",
     "Columns",
     "CommittedPosition",
+    "EncodedBatch",
     "GiB",
     "Headers",
     "KiB",
@@ -182,6 +183,24 @@ NO_TIMESTAMP = -1
 """The number for no timestamp in `Columns.timestamps`, and for a message format without any in `timestamp_types`."""
 
 
+class EncodedBatch(NamedTuple):
+    """A whole record batch as a broker stored it (magic 2), whose CRC is right, and which other brokers would take.
+
+    Attributes:
+        data: Its bytes.
+        records: The number of its records, which are at adjacent offsets.
+        first_offset: The offset of the first one.
+        compression: How it is compressed: a number of `wire.compression.CompressionType`.
+        last_timestamp: The latest timestamp of its records (ms since the epoch).
+    """
+
+    data: bytes
+    records: int
+    first_offset: int
+    compression: int
+    last_timestamp: int
+
+
 _NOT_CORRUPT: Mapping[int, CorruptMessage] = {}
 
 
@@ -202,7 +221,7 @@ class Columns:
         corrupt: Row number -> error, for rows handed over raw (`corrupt="raw"`): their value is the whole entry.
         is_wide: Packed values or keys have offsets of 8 bytes.
         memory_bytes: Memory that all rows take, as read-ahead counts it.
-        payload_bytes: Bytes of all values, keys and headers.
+        payload_bytes: Bytes of all values, keys and headers; of batches that are not decoded, their size.
     """
 
     __slots__ = (*COLUMN_NAMES, "_decoded", "corrupt", "is_wide", "memory_bytes", "payload_bytes")
@@ -244,8 +263,20 @@ class Columns:
         made = cls.__new__(cls)
         made._decoded, made.corrupt = decoded, corrupt
         made.payload_bytes, made.memory_bytes = decoded.payload_bytes, decoded.memory_bytes  # everybody asks for them
-        made.is_wide = decoded.is_wide
         return made
+
+    @property
+    def encoded(self) -> EncodedBatch | None:
+        """The record batch that these rows are, if it is one that is not decoded yet (see `parts`)."""
+        return getattr(self._decoded, "encoded", None)
+
+    @property
+    def parts(self) -> Sequence[Columns]:
+        """The same rows in parts, in order, so that each record batch that is not decoded yet is a part of its own. It
+        is decoded when an attribute is asked for that needs its records, which raises CorruptMessage if it is damaged
+        inside. There are such batches only where a reader was told to leave them encoded."""
+        parts: Sequence[DecodedColumns] | None = getattr(self._decoded, "parts", None)
+        return (self,) if parts is None or len(parts) == 1 else tuple(map(Columns.of, parts))
 
     if not TYPE_CHECKING:
 
@@ -274,7 +305,8 @@ class Columns:
                 rows += len(part)
         decoded = [part._decoded for part in parts]
         kinds: set[type[Any]] = set(map(type, decoded))
-        kind = kinds.pop() if len(kinds) == 1 else PlainColumns
+        lazy = next((kind for kind in kinds if hasattr(kind, "encoded")), PlainColumns)
+        kind = kinds.pop() if len(kinds) == 1 else lazy
         return cls.of(kind.concat(decoded), corrupt)
 
     def slice(self, start: int, stop: int) -> Columns:

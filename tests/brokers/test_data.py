@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -128,6 +130,48 @@ async def test_a_batch_that_was_read_is_written_as_it_was(kafka: KafkaBroker, to
         assert [(r.key, r.value, r.headers, r.timestamp) for r in copied] == [
             (r.key, r.value, r.headers, r.timestamp) for r in before
         ]
+
+
+async def test_large_batches_are_passed_on_without_being_decoded(kafka: KafkaBroker, topic: str) -> None:
+    noise, has_batches = random.Random(7).randbytes, has(kafka, (0, 11))
+    headers, at = HEADERS[has_batches], NOW_MS if has_batches else None
+    large: list[Shape] = [(b"key", noise(20_000), headers, at) for _ in range(3)]
+    async with connect(kafka) as cluster:
+        for compression in compressions_of(kafka):
+            source, target = f"{topic}-{compression}", f"{topic}-{compression}-copy"
+            for rows in (large, shapes(kafka)[:5], large):
+                await send(cluster, source, rows, compression=compression)
+            ids = [None, target] if has_batches else [None]
+            for transactional_id in ids:
+                await pass_on(cluster, source, target, compression, transactional_id)
+            before = await encoded_parts(cluster, source, compression)
+            copied = await encoded_parts(cluster, target, compression)
+            read = await read_all(cluster, target)
+            assert len(before) == 2 * has_batches
+            assert [part[61:] for part in copied] == [part[61:] for part in before] * len(ids)
+            wanted = [(r.key, r.value, r.headers, r.timestamp) for r in await read_all(cluster, source)] * len(ids)
+            assert [(r.key, r.value, r.headers, r.timestamp) for r in read] == wanted
+
+
+async def pass_on(
+    cluster: od.Cluster, source: str, target: str, compression: Any, transactional_id: str | None
+) -> None:
+    """Send what was read to partition 0, in a transaction or not."""
+    options: dict[str, Any] = {} if transactional_id is None else {"transactional_id": transactional_id}
+    async with (
+        cluster.producer(compression=compression, **options) as out,
+        cluster.reader(source, until=od.LATEST, keep_encoded=compression) as reader,
+        contextlib.nullcontext() if transactional_id is None else out.transaction(),
+    ):
+        async for batch in reader.batches():
+            (await out.send_many(target, batch, partition=0)).check()
+
+
+async def encoded_parts(cluster: od.Cluster, topic: str, compression: Any) -> list[bytes]:
+    """Return the batches that readers may leave encoded."""
+    async with cluster.reader(topic, until=od.LATEST, keep_encoded=compression) as reader:
+        batches = [batch async for batch in reader.batches()]
+    return [part.encoded.data for batch in batches for part in batch.columns.parts if part.encoded is not None]
 
 
 def topic_configs(kafka: KafkaBroker) -> list[dict[str, str]]:

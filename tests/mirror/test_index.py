@@ -7,8 +7,10 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.encoded import encoded_columns, undecodable
 
 from odradek.client.producer.results import Ack
+from odradek.core.interfaces import ProducerRecord
 from odradek.mirror.index import UnknownOffset, runs_of
 from odradek.mirror.stored import Run
 from odradek.types import Columns, Position, TopicPartition
@@ -95,3 +97,10 @@ def test_an_offset_that_is_not_known() -> None:
     with pytest.raises(UnknownOffset, match="did not say where they are") as raised:
         runs_of([columns([(0, 0), (1, 0)])], acks, offsets=True)
     assert raised.value.retriable
+
+
+def test_record_batches_that_are_not_decoded_are_runs_like_others() -> None:
+    rows = [ProducerRecord(b"", None, (), 5)] * 4
+    parts = [Columns.concat([encoded_columns(rows, first_offset=10), columns([(14, 0)])]), undecodable(3)]
+    acks = [Ack(TO, Position(at), count, True, False) for at, count in ((100, 4), (104, 1), (110, 3))]
+    assert runs_of(parts, acks, offsets=True) == (Run(10, 0, 100, 5), Run(0, 0, 110, 3))

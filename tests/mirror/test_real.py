@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -141,3 +144,47 @@ async def test_from_07_by_a_field(tmp_path: Path, kafka: KafkaBroker, name: str)
         numbers = [int((r.value or b"")[:-1].rpartition(b" ")[2]) for r in records if r.key == key]
         for half in range(2):
             assert (part := [n for n in numbers if n % 2 == half]) == sorted(part)
+
+
+@pytest.mark.releases("4.3.1")
+@pytest.mark.parametrize("compression", ["none", "lz4"])
+async def test_large_batches_go_from_log_to_log_as_they_are(
+    any_kafka: KafkaBroker, compression: Compression, tmp_path: Path, kafka: KafkaBroker, name: str
+) -> None:
+    topic, noise = f"{name}.t", random.Random(3).randbytes
+    source = f"kafka://{any_kafka.bootstrap}"
+    rules = f'[topics]\ninclude = ["{topic}"]\n[run]\ncompression = "{compression}"\n'
+    config = load(written(tmp_path, name, source, kafka, rules + 'transaction_bytes = "200k"\n'))
+    async with od.connect(source) as k:
+        (await k.admin.create_topics({topic: 2})).check()
+        async with k.producer(compression=compression, transactional_id=name) as out:
+            for number in range(12):
+                large = number % 3 != 1
+                values = [noise(9000) if large else b"%d" % n for n in range(5)]
+                with suppress(KeyError):
+                    async with out.transaction():
+                        rows = [od.ProducerRecord(value, b"k", (("h", b"v"),)) for value in values]
+                        (await out.send_many(topic, rows, partition=number // 6)).check()
+                        if number % 6 == 2:
+                            raise KeyError
+    async with open_clusters(config) as clusters:
+        (await clusters.target.admin.create_topics({topic: 2}, config={"max.message.bytes": "50000"})).check()
+    assert copied(await run(config)) == 50
+    first, second = [await encoded(f"kafka://{at.bootstrap}", topic, compression) for at in (any_kafka, kafka)]
+    assert first == second != []
+    assert (await verify(config)).equal
+    async with open_clusters(config) as clusters:  # less than a batch, more than a record
+        await alter_topic(clusters.target, topic, {"max.message.bytes": "20000"})
+    async with od.connect(source) as k, k.producer(compression=compression) as out:
+        (await out.send_many(topic, [noise(9000) for _ in range(5)], partition=0)).check()
+    assert copied(await run(config)) == 5
+    assert (await verify(config)).equal
+
+
+async def encoded(url: str, topic: str, compression: Compression) -> list[bytes]:
+    """Return the records of batches that readers may leave encoded, as they are stored."""
+    options: Any = {"keep_encoded": compression, "isolation": "read_committed"}
+    async with od.connect(url) as k, k.reader(topic, until=od.LATEST, **options) as reader:
+        batches = [batch async for batch in reader.batches()]
+    parts = [part.encoded for batch in batches for part in batch.columns.parts]
+    return sorted(part.data[61:] for part in parts if part is not None)

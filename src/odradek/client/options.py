@@ -33,6 +33,7 @@ __all__ = [
     "TIMESTAMP",
     "TUNING",
     "Compression",
+    "CompressionName",
     "ConsumerOptions",
     "HandlerArguments",
     "ProducerOptions",
@@ -143,13 +144,16 @@ Compression = Literal[
 """A compression, as type checkers know it; levels of zstd below 1 exist, too (see `COMPRESSION`)."""
 
 
+CompressionName = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+_COMPRESSION_NAME = arguments.choice(*(kind.name.lower() for kind in CompressionType))
+
+
 def _compression() -> arguments.Rule:
     names = [kind.name.lower() for kind in CompressionType]
-    name_alone = arguments.choice(*names)
 
     def check(name: str, value: object) -> Any:
         if not isinstance(value, str) or value.partition(":")[0] not in names:
-            return name_alone(name, value)
+            return _COMPRESSION_NAME(name, value)
         try:
             parse_compression(value)
         except ConfigError as error:
@@ -415,6 +419,16 @@ class ReaderOptions(TypedDict, total=False):
             _reset("fail"),
             "Where to continue when the log no longer has a position, or the topic was deleted and made again: "
             "EARLIEST or LATEST; `fail` raises BrokerError OffsetOutOfRange.",
+        ),
+    ]
+    keep_encoded: Annotated[
+        CompressionName | None,
+        Option(
+            None,
+            arguments.optional(_COMPRESSION_NAME),
+            "Large record batches of this compression (Kafka 0.11 and later) are checked, but not decoded before "
+            "somebody looks at their records, which raises CorruptMessage if they are damaged inside. `send_many` to "
+            "one partition, by a producer of the same compression, passes such a batch on as it is.",
         ),
     ]
     tuning: Annotated[Tuning | None, TUNING]

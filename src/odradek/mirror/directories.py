@@ -14,11 +14,12 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from contextlib import asynccontextmanager
 from glob import glob
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio.to_thread
 
 from odradek import segments
+from odradek.client.options import CompressionName
 from odradek.core.interfaces import BYTES, Extents, PositionUnit
 from odradek.errors import ConfigError, OdradekError
 from odradek.mirror.directory_batches import ChosenLog, DirectoryBatches, PartitionReading, WholeLog
@@ -89,14 +90,16 @@ class DirectorySource:
         read_committed: bool,
         max_message_bytes: int,
         read_ahead_bytes: int | None = None,
+        keep_encoded: CompressionName | None = None,
     ) -> AsyncIterator[SourceBatches]:
         """Return the records, to be used as `async with`. Raises ConfigError: no directory has a partition."""
         logs = await self._in_thread(self._chosen, starts)
         if missing := sorted(map(str, starts.keys() - logs.keys())):
             raise ConfigError(f"source.logs: no directory has {', '.join(missing[:10])}")
         until = ends or {}
+        options: Any = {"read_committed": read_committed, "over_gaps": self._over_gaps}
         readings = [
-            PartitionReading(logs[p], at, until.get(p), read_committed=read_committed, over_gaps=self._over_gaps)
+            PartitionReading(logs[p], at, until.get(p), keep_encoded=keep_encoded or "", **options)
             for p, at in starts.items()
         ]
         async with DirectoryBatches(readings) as batches:

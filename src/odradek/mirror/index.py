@@ -33,8 +33,8 @@ def runs_of(parts: Sequence[Columns], acks: Iterable[Ack], *, offsets: bool) -> 
         UnknownOffset: An acknowledgement has no offset.
     """
     runs: list[Run] = []
-    for rows, offset in _written(parts, acks):
-        for run in _runs(rows, offset, offsets=offsets):
+    for positions, inner, offset in _written([each for part in parts for each in part.parts], acks):
+        for run in _runs(positions, inner, offset, offsets=offsets):
             if runs and _adjacent(runs[-1], run, offsets=offsets):
                 runs[-1] = runs[-1]._replace(records=runs[-1].records + run.records)
             else:
@@ -42,8 +42,11 @@ def runs_of(parts: Sequence[Columns], acks: Iterable[Ack], *, offsets: bool) -> 
     return tuple(runs)
 
 
-def _written(parts: Sequence[Columns], acks: Iterable[Ack]) -> Iterator[tuple[Columns, int]]:
-    """Yield rows of one part that were written together, and the offset of the first on the target."""
+def _written(
+    parts: Sequence[Columns], acks: Iterable[Ack]
+) -> Iterator[tuple[Sequence[int], Sequence[int] | None, int]]:
+    """Yield positions and inner indexes of rows of one part that were written together, and the offset of the first on
+    the target."""
     unread = iter(parts)
     part, row = next(unread, Columns([], [], [])), 0
     for ack in acks:
@@ -54,16 +57,16 @@ def _written(parts: Sequence[Columns], acks: Iterable[Ack]) -> Iterator[tuple[Co
             if row == len(part):
                 part, row = next(unread), 0
             stop = min(len(part), row + ack.records - done)
-            yield part.slice(row, stop), ack.position + done
+            inner = part.inner_indexes
+            yield part.positions[row:stop], None if inner is None else inner[row:stop], ack.position + done
             done += stop - row
             row = stop
 
 
-def _runs(rows: Columns, offset: int, *, offsets: bool) -> Iterator[Run]:
-    positions, inner = rows.positions, rows.inner_indexes
+def _runs(positions: Sequence[int], inner: Sequence[int] | None, offset: int, *, offsets: bool) -> Iterator[Run]:
     start = 0
-    while start < len(rows):
-        stop = _gap(positions, start) if offsets else len(rows)
+    while start < len(positions):
+        stop = _gap(positions, start) if offsets else len(positions)
         yield Run(positions[start], 0 if inner is None else inner[start], offset + start, stop - start)
         start = stop
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias
 from odradek.batch import Batch
 from odradek.client.cluster import Cluster
 from odradek.client.consumer.reader import Reader
+from odradek.client.options import CompressionName
 from odradek.core.admin import ConfigSource
 from odradek.core.interfaces import Extents, PositionUnit
 from odradek.errors import Unsupported
@@ -76,6 +77,7 @@ class MirrorSource(Protocol):
         read_committed: bool,
         max_message_bytes: int,
         read_ahead_bytes: int | None = None,
+        keep_encoded: CompressionName | None = None,
     ) -> AbstractAsyncContextManager[SourceBatches]:
         """Return the records of some partitions, to be used as `async with`.
 
@@ -86,6 +88,7 @@ class MirrorSource(Protocol):
             read_committed: Leave out records of transactions that were not committed.
             max_message_bytes: Size of the largest message of a cluster.
             read_ahead_bytes: Memory that records of a cluster take before they are returned; None: as readers do.
+            keep_encoded: As for readers.
         """
 
 
@@ -139,6 +142,7 @@ class ClusterSource:
         read_committed: bool,
         max_message_bytes: int,
         read_ahead_bytes: int | None = None,
+        keep_encoded: CompressionName | None = None,
     ) -> AsyncIterator[SourceBatches]:
         options: Any = {} if read_ahead_bytes is None else {"read_ahead_bytes": read_ahead_bytes}
         first: dict[TopicPartition, StartPosition] = dict.fromkeys(starts, EARLIEST)
@@ -149,6 +153,7 @@ class ClusterSource:
             isolation="read_committed" if read_committed else "read_uncommitted",
             reset="fail",
             max_message_bytes=max_message_bytes,
+            keep_encoded=keep_encoded,
             **options,
         ) as reader:
             yield ReaderBatches(reader)

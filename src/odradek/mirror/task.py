@@ -13,11 +13,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import anyio
 
 from odradek.batch import Batch
+from odradek.client.options import CompressionName
 from odradek.client.producer.producer import Producer
 from odradek.client.producer.results import Ack
 from odradek.core.interfaces import RECORDS, Extent, ProducerRecord
@@ -66,7 +67,7 @@ class CopiedRecords(NamedTuple):
     Args:
         partition: The source partition.
         records: How many; 0: only positions without records, such as ends of transactions, were passed.
-        bytes: Bytes of their values, keys and headers.
+        bytes: Bytes of their values, keys and headers; of record batches that were not decoded, their size.
         position: What is copied next.
         end: Where copying ends; in a run that goes on, where the log ended. None: that is not known.
         timestamp: Of the last record (ms since the epoch); None: it has none.
@@ -144,16 +145,22 @@ class _Gathered:
     def copied(self, partition: TopicPartition, position: int, lag: int | None, seconds: float) -> CopiedRecords:
         """Return how much of a partition it is."""
         parts = self.parts.get(partition, ())
-        times = parts[-1].timestamps if parts else None
         return CopiedRecords(
             partition,
             sum(map(len, parts)),
             sum(part.payload_bytes for part in parts),
             position,
             None if lag is None else position + lag,
-            None if times is None or times[-1] < 0 else times[-1],
+            _last_timestamp(parts[-1]) if parts else None,
             seconds,
         )
+
+
+def _last_timestamp(columns: Columns) -> int | None:
+    last = columns.parts[-1]
+    if last.encoded is not None:
+        return last.encoded.last_timestamp
+    return None if last.timestamps is None or last.timestamps[-1] < 0 else last.timestamps[-1]
 
 
 class MirrorTask:
@@ -332,7 +339,15 @@ class MirrorTask:
             self._ends,
             read_committed=self._config.topics.read_committed,
             max_message_bytes=self._config.run.max_message_bytes,
+            keep_encoded=self._passed_compression(),
         )
+
+    def _passed_compression(self) -> CompressionName | None:
+        """Return the compression that the target is to have; record batches that have it already are passed on. None:
+        records are needed one by one, or have to be compressed with a certain level."""
+        topics, compression = self._config.topics, self._config.run.compression
+        passes = self._settings.exactly_once and topics.by_source and not topics.origin_headers
+        return cast("CompressionName", compression) if passes and ":" not in compression else None
 
     async def _copy(self, batches: SourceBatches, producer: Producer) -> bool:
         ended = False

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from odradek import arguments
 from odradek.batch import Batch
+from odradek.core.interfaces import DecoderOptions
 from odradek.errors import CorruptMessage
 from odradek.segments import kafka07
 from odradek.segments._files import CHUNK_BYTES, Fault, SegmentFile
@@ -178,6 +179,7 @@ class SegmentedLog:
         max_bytes: int = BATCH_BYTES,
         corrupt: str = "fail",
         read_committed: bool = False,
+        keep_encoded: str = "",
         report: Report | None = None,
     ) -> Iterator[Columns]:
         """Yield the messages as columns, none of them empty: what `batches` and `arrow` are made of.
@@ -188,6 +190,7 @@ class SegmentedLog:
             max_bytes: As for `arrow`.
             corrupt: As for `batches`.
             read_committed: As for `batches`.
+            keep_encoded: As for `Cluster.reader`, empty for None.
             report: Called with the error of each entry that `corrupt="skip"` leaves out, of the latest 1000 of a batch.
 
         Raises:
@@ -195,16 +198,17 @@ class SegmentedLog:
         """
         arguments.check_all(_RANGE, start=start, until=until, corrupt=corrupt, read_committed=read_committed)
         _SIZE("max_bytes", max_bytes)
-        return self._decode(start, until, corrupt, max_bytes, read_committed, report or _ignore_report)
+        options = DecoderOptions(corrupt=corrupt, read_committed=read_committed, keep_encoded=keep_encoded)
+        return self._decode(start, until, options, max_bytes, report or _ignore_report)
 
     def _decode(
-        self, start: int | None, until: int | None, corrupt: str, max_bytes: int, read_committed: bool, report: Report
+        self, start: int | None, until: int | None, options: DecoderOptions, max_bytes: int, report: Report
     ) -> Iterator[Columns]:
         first, last = max(start or 0, self.start), self.end if until is None else until
         at = Position(first)
         for segment in self.segments:
             if first < segment.end and segment.start < last:
-                decoder = kafka07.decoder(self.partition, Position(max(first, segment.start)), corrupt)
+                decoder = kafka07.decoder(self.partition, Position(max(first, segment.start)), options.corrupt)
                 for columns in segment.decode(decoder, last, max_bytes):
                     for error in decoder.take_reports():
                         report(error)

@@ -6,7 +6,7 @@ import io
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -198,25 +198,22 @@ class KafkaLog(SegmentedLog):
                 yield segment, following
 
     def _decode(
-        self, start: int | None, until: int | None, corrupt: str, max_bytes: int, read_committed: bool, report: Report
+        self, start: int | None, until: int | None, options: DecoderOptions, max_bytes: int, report: Report
     ) -> Iterator[Columns]:
         first, last = max(start or 0, self.start), _NO_END if until is None else until
-        stop = min(last, self.last_stable_offset if read_committed else self.end)
-        is_visible = self._transactions.is_visible if read_committed else None
+        stop = min(last, self.last_stable_offset if options.read_committed else self.end)
+        is_visible = self._transactions.is_visible if options.read_committed else None
+        options = replace(options, max_message_bytes=LARGEST_ENTRY)
         for segment, following in self._between(first, stop):
-            decoder = RecordDecoder(
-                self.partition,
-                Position(max(first, segment.start)),
-                DecoderOptions(max_message_bytes=LARGEST_ENTRY, corrupt=corrupt),
-            )
+            decoder = RecordDecoder(self.partition, Position(max(first, segment.start)), options)
             decoder.start_response(is_visible)
             end = self._tail.at if following == _NO_END else segment.size
             for columns in segment.rows(decoder, end, stop, max_bytes):
                 for error in decoder.take_reports():
                     report(error)
-                if columns.values and columns.positions[-1] >= stop:
+                if len(columns) and columns.positions[-1] >= stop:
                     columns = columns.slice(0, bisect_left(columns.positions, stop))
-                if columns.values:
+                if len(columns):
                     yield columns
         if until is None and self._tail.stop is ScanStop.DAMAGED and stop == self.end:
             raise CorruptMessage(str(self.partition), self.end, f"{self.segments[-1].path}: {self._tail.reason}")

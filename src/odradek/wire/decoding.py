@@ -21,3 +21,6 @@ class DecodingOptions(Protocol):
 
     @property
     def defer_decompression(self) -> bool: ...
+
+    @property
+    def keep_encoded(self) -> str: ...

@@ -8,15 +8,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.columns import ENGINES, PRODUCER_RECORDS, pack, packed_records, using
+from tests.encoded import encoded_columns, undecodable
 
 from odradek.core.interfaces import DecoderOptions, PartitionBatch, ProducerRecord
 from odradek.core.kafka.produce import bytes_for, encode_into, encode_small, read_produce
 from odradek.core.kafka.producer_state import ProducerIdentity, Stamp
 from odradek.core.kafka.versions import BrokerVersions, VersionRange
-from odradek.core.produce.packed_records import PackedRecords
+from odradek.core.produce.packed_records import EncodedRecords, PackedRecords
 from odradek.engine import HeaderColumns, Headers, PackedBytes
-from odradek.errors import BrokerError, MessageTooLarge, RemoteProtocolError, Unsupported
+from odradek.errors import BrokerError, CorruptMessage, MessageTooLarge, RemoteProtocolError, Unsupported
 from odradek.types import Columns, Position, TopicPartition
+from odradek.wire.compression import CompressionType
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.data import (
     BatchIndexAndErrorMessage,
@@ -313,3 +315,47 @@ def test_the_leader_that_an_answer_names_is_passed_on() -> None:
     read(answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, current_leader=leader), on_leader=lambda *named: heard.append(named))
     read(answer(ErrorCode.NOT_LEADER_OR_FOLLOWER), on_leader=lambda *named: heard.append(named))
     assert heard == [(WHERE, 2, 5, ())]
+
+
+# ---- batches that are passed on -------------------------------------------------------------------------------
+
+PASSED = [ProducerRecord(b"a", b"k", (), 5), ProducerRecord(b"b" * 99, None, (), 6)]
+
+
+@pytest.mark.parametrize("stamp", [None, STAMP], ids=["plain", "transactional"])
+def test_a_batch_of_the_compression_wanted_is_passed_on(stamp: Stamp | None) -> None:
+    records = EncodedRecords(encoded_columns(PASSED, first_offset=70))
+    passed = PartitionBatch(WHERE, records, "lz4:3", stamp=stamp)
+    data = bytes_for(passed, V40, NO_LIMIT, NOW)
+    header = batch_header(memoryview(data))
+    assert data[61:] == records.batch.data[61:]
+    assert (header.base_offset, header.is_transactional) == (0, stamp is not None)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (
+        (-1, -1, -1) if stamp is None else (5, 1, 3)
+    )
+    passed.stamp = STAMP._replace(base_sequence=50)
+    again = batch_header(memoryview(bytes_for(passed, V40, NO_LIMIT, NOW)))
+    assert (again.base_sequence, again.record_count) == (50, 2)
+
+
+@pytest.mark.parametrize(
+    ("broker", "compression", "magic"), [(V40, "gzip", 2), (V40, "none", 2), (V010, "lz4", 1), (V09, "lz4", 0)]
+)
+def test_for_another_format_or_compression_it_is_decoded(broker: BrokerVersions, compression: str, magic: int) -> None:
+    data = encode_into(batch(*PASSED, compression=compression), broker, NO_LIMIT, NOW)
+    passed = PartitionBatch(WHERE, EncodedRecords(encoded_columns(PASSED)), compression)
+    assert encode_into(passed, broker, NO_LIMIT, NOW) == data
+    assert data[16] == magic and list(decoded(data).values) == [b"a", b"b" * 99]
+
+
+def test_what_cannot_be_decoded_cannot_be_encoded_otherwise() -> None:
+    damaged = EncodedRecords(undecodable(2, CompressionType.GZIP))
+    with pytest.raises(CorruptMessage):
+        encode_into(PartitionBatch(WHERE, damaged, "lz4"), V40, NO_LIMIT, NOW)
+    assert encode_into(PartitionBatch(WHERE, damaged, "gzip"), V40, NO_LIMIT, NOW)[61:] == damaged.batch.data[61:]
+
+
+def test_a_batch_that_is_passed_on_is_measured_too() -> None:
+    records = EncodedRecords(encoded_columns(PASSED))
+    with pytest.raises(MessageTooLarge):
+        encode_into(PartitionBatch(WHERE, records, "lz4"), V40, len(records.batch.data) - 1, NOW)

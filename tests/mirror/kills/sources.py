@@ -114,7 +114,8 @@ class Writer:
     async def _write_chunk(self, producer: Any, size: int) -> int:
         unwritten = [number for number in range(PARTITIONS) if not self._numbers[number]]  # 0.7 makes no directory
         partition = self._random.choice(unwritten or range(PARTITIONS))
-        rows = [self._record(partition) for _ in range(size)]
+        longest = self._random.choice((100, 100, 2000))  # some batches are large enough to be passed on as they are
+        rows = [self._record(partition, longest) for _ in range(size)]
         where = TopicPartition(self._topic, partition, self._broker) if self._broker >= 0 else partition
         if not self.transactions:
             (await producer.send_many(self._topic, rows, partition=where)).check()
@@ -128,9 +129,9 @@ class Writer:
             return 0
         return size
 
-    def _record(self, partition: int) -> ProducerRecord:
+    def _record(self, partition: int, longest: int) -> ProducerRecord:
         number = self._numbers[partition] = self._numbers[partition] + 1
-        value = b"%d %d " % (partition, number) + b"." * self._random.randrange(100)
+        value = b"%d %d " % (partition, number) + b"." * self._random.randrange(longest)
         record = ProducerRecord(value)
         if self._fields > 1:
             record = record._replace(key=None if number % 5 == 0 and not self.keyed else b"k%d" % (number % 100))

@@ -46,6 +46,7 @@ def fetch_settings(
     reset: PositionSpec | AtTime | Literal["fail"],
     isolation: str,
     long_poll: bool,
+    keep_encoded: str | None = None,
 ) -> FetchSettings:
     """Return the settings for these options. Raises ConfigError for one that cannot work.
 
@@ -58,6 +59,8 @@ def fetch_settings(
         )
     if corrupt not in ("fail", "skip", "raw"):
         raise ConfigError(f"corrupt={corrupt!r}: must be 'fail', 'skip' or 'raw'")
+    if keep_encoded is not None and corrupt != "fail":
+        raise ConfigError(f"keep_encoded={keep_encoded!r} needs corrupt='fail', not {corrupt!r}")
     limits = ReadAheadLimits(
         read_ahead_bytes=read_ahead_bytes,
         fetch_bytes=tuning.fetch_bytes,
@@ -74,5 +77,6 @@ def fetch_settings(
         corrupt=corrupt,
         defer_decompression=True,
         read_committed=isolation == "read_committed",
+        keep_encoded=keep_encoded or "",
     )
     return FetchSettings(limits, policy, decoder)

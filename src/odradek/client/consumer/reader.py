@@ -94,6 +94,7 @@ class Reader(PartitionReaderBase):
             reset=chosen["reset"],
             isolation=chosen["isolation"],
             long_poll=driver.long_poll,
+            keep_encoded=chosen["keep_encoded"],
         )
         group = chosen["group"]
         self._commits = None if group is None else CommitsOfNoMember(driver.offsets(group))

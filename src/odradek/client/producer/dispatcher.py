@@ -26,7 +26,8 @@ from odradek.core.interfaces import (
     ProtocolDriver,
 )
 from odradek.core.produce.accumulator import Accumulator
-from odradek.core.produce.batch import AccumulatorLimits, Effects, FlushWaiter, ProduceBatch, as_record
+from odradek.core.produce.batch import AccumulatorLimits, Effects, FlushWaiter, ProduceBatch
+from odradek.core.produce.packed_records import EncodedRecords
 from odradek.core.produce.partition_queue import TopicQueues
 from odradek.core.produce.partitioners import Partitioner
 from odradek.errors import (
@@ -181,11 +182,12 @@ class Dispatcher:
         self,
         topic: TopicQueues,
         size: int,
-        record: bytes | ProducerRecord,
+        record: bytes | ProducerRecord | EncodedRecords,
         partition: TopicPartition | None,
         send: PendingSend | None,
     ) -> bool:
-        """Append a record if there is space and no other record waits for it. Batches that become due are sent soon."""
+        """Append a record, or the records of an encoded batch, if there is space and no other record waits for it.
+        Batches that become due are sent soon."""
         if self.buffer_waiters:
             return False
         due = self.accumulator.append(topic, size, record, partition, send, self.clock())
@@ -233,9 +235,7 @@ class Dispatcher:
             raise waiter.error
         if not waiter.appended:
             self.check_open()
-            raise NotWritten(
-                [as_record(waiter.record)], f"no space in the buffer within {self._limits.deliver_within:g} s"
-            )
+            raise NotWritten(waiter.records(), f"no space in the buffer within {self._limits.deliver_within:g} s")
 
     def _append_waiting(self) -> None:
         """Append the records that wait for space, in their order, as long as they fit."""

@@ -41,7 +41,7 @@ from odradek.client.producer.transaction import Transaction
 from odradek.client.producer.validator import TOPIC, RecordValidator
 from odradek.core.interfaces import ProducerRecord, ProtocolDriver
 from odradek.core.produce.batch import RECORD_OVERHEAD_BYTES, AccumulatorLimits
-from odradek.core.produce.packed_records import PackedRecords
+from odradek.core.produce.packed_records import EncodedRecords, PackedRecords
 from odradek.core.produce.partitioners import Partitioner
 from odradek.errors import Closed, ConfigError, DeliveryError, Fenced, OdradekError, Unsupported, UsageError
 from odradek.types import KiB, TopicPartition
@@ -393,7 +393,13 @@ class Producer:
         self, topic: str, run: Sequence[Row], partition: TopicPartition | None, pending: PendingSend
     ) -> None:
         """Append the rows of a list or of columns: those of columns and plain values a batch at a time, others one by
-        one."""
+        one. A batch that is encoded already is appended as it is."""
+        if isinstance(run, EncodedRecords):
+            valid = self._validator.encoded(topic, run, partition)
+            pending.remaining += len(run)
+            if not self._dispatcher.try_append(*valid, pending):
+                await self._dispatcher.wait_for_space(BufferWaiter(*valid, pending))
+            return
         row = work = 0
         while row < len(run):
             first, end = run[row], row

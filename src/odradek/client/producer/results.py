@@ -13,7 +13,8 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from odradek.core.interfaces import ProducerRecord
-from odradek.core.produce.batch import RECORD_OVERHEAD_BYTES, as_record
+from odradek.core.produce.batch import RECORD_OVERHEAD_BYTES, as_records
+from odradek.core.produce.packed_records import EncodedRecords
 from odradek.core.produce.partition_queue import TopicQueues
 from odradek.errors import DeliveryError, NotWritten, OdradekError, OutcomeUnknown, Rejected, Undelivered
 from odradek.io.requests import wake_waiter
@@ -220,17 +221,21 @@ class PendingSend:
 
 @dataclass(slots=True, eq=False)
 class BufferWaiter:
-    """A record that waits for space in the buffer. It is appended by the step that frees the space, so that no space
-    is given to a caller that has gone meanwhile."""
+    """A record, or the records of an encoded batch, that wait for space in the buffer. The step that frees the space
+    appends them, so that no space is given to a caller that has gone meanwhile."""
 
     topic: TopicQueues
     size: int
-    record: bytes | ProducerRecord
+    record: bytes | ProducerRecord | EncodedRecords
     partition: TopicPartition | None
     send: PendingSend | None
     appended: bool = False
     error: Exception | None = None
     event: anyio.Event = field(default_factory=anyio.Event)
+
+    def records(self) -> list[ProducerRecord]:
+        """Return the records as users see them."""
+        return as_records(self.record if isinstance(self.record, EncodedRecords) else [self.record])
 
 
 class BufferWaiters(OrderedDict[BufferWaiter, None]):
@@ -246,14 +251,16 @@ class BufferWaiters(OrderedDict[BufferWaiter, None]):
         self.pop(waiter, None)
 
     def drop(self, why: str = "") -> int:
-        """Wake all callers, whose records are not appended any more, and return how many. With a reason, these fail
-        with NotWritten."""
-        waiters = tuple(self)
+        """Wake all callers, whose records are not appended any more, and return how many records. With a reason, these
+        fail with NotWritten."""
+        waiters, count = tuple(self), 0
         self.clear()
         for waiter in waiters:
-            waiter.error = NotWritten([as_record(waiter.record)], why) if why else None
+            records = waiter.records() if why else ()
+            waiter.error = NotWritten(records, why) if why else None
             waiter.event.set()
-        return len(waiters)
+            count += len(records)
+        return count
 
 
 def undelivered(failures: Failures) -> Undelivered:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import cast
 
 from odradek import arguments
 from odradek.batch import Batch
 from odradek.core.interfaces import ProducerRecord
-from odradek.core.produce.packed_records import pack
+from odradek.core.produce.packed_records import EncodedRecords, records_of
+from odradek.types import Columns
 
 __all__ = ["ROWS_AT_ONCE", "Row", "fields", "runs"]
 
@@ -38,11 +38,11 @@ def runs(rows: Iterable[Row] | Batch) -> Iterator[Sequence[Row]]:
 def _runs_of_batch(batch: Batch) -> Iterator[Sequence[Row]]:
     for error in batch.corrupt.values():
         raise error
-    columns = batch.columns
-    packed = pack(columns.values, columns.keys, columns.headers, columns.timestamps)
-    if packed is not None:
-        return iter((cast("Sequence[Row]", packed),))  # plain values, if they are packed, have no nulls
-    return _lists(ProducerRecord(row.value, row.key, row.headers, row.timestamp) for row in batch)
+    return map(_run_of, batch.columns.parts)
+
+
+def _run_of(part: Columns) -> Sequence[Row]:
+    return records_of(part) if part.encoded is None else EncodedRecords(part)
 
 
 def _lists(rows: Iterable[Row]) -> Iterator[list[Row]]:

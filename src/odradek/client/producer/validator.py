@@ -12,7 +12,7 @@ from odradek.client.producer.dispatcher import Dispatcher
 from odradek.client.producer.rows import ROWS_AT_ONCE, Row
 from odradek.core.interfaces import ProducerRecord, ProtocolDriver
 from odradek.core.produce.batch import as_record
-from odradek.core.produce.packed_records import PackedRecords
+from odradek.core.produce.packed_records import EncodedRecords, PackedRecords
 from odradek.core.produce.partition_queue import TopicQueues
 from odradek.errors import ConfigError, DeliveryError, MessageTooLarge, Rejected, Unsupported
 from odradek.types import TopicPartition
@@ -25,8 +25,9 @@ MAX_PARTITION = (1 << 31) - 1
 TOPIC = arguments.instance(str, "a str")
 """The rule for the argument `topic`."""
 
-ValidRecord = tuple[TopicQueues, int, bytes | ProducerRecord, TopicPartition | None]
-"""A record as the accumulator takes it: its topic, its size on the wire, itself, and its explicit partition."""
+ValidRecord = tuple[TopicQueues, int, bytes | ProducerRecord | EncodedRecords, TopicPartition | None]
+"""A record as the accumulator takes it: its topic, its size on the wire, itself, and its explicit partition. Or the
+records of a batch that is passed on as it is."""
 
 
 class RecordValidator:
@@ -95,12 +96,35 @@ class RecordValidator:
 
     def parts(self, topic: str, run: Sequence[Row], partition: TopicPartition | None) -> Iterable[Sequence[Row]]:
         """Return a run in parts that can be appended: as it is, or as lists if each of its records has to be looked at,
-        because its key chooses the partition, or because the cluster may not store all of it."""
+        because its key chooses the partition, or because the cluster may not store all of it.
+
+        Raises:
+            CorruptMessage: A batch that was not decoded so far cannot be.
+        """
+        if isinstance(run, EncodedRecords):
+            if self._passes(topic, run, partition):
+                return (run,)
+            run = run.decoded()
         if not isinstance(run, PackedRecords):
             return (run,)
         if (partition is not None or run.keys is None) and self._stores(topic, run):
             return (run,)
         return (list(run[start : start + ROWS_AT_ONCE]) for start in range(0, len(run), ROWS_AT_ONCE))
+
+    def encoded(self, topic: str, records: EncodedRecords, partition: TopicPartition | None) -> ValidRecord:
+        """Return a batch that `parts` has left as it is."""
+        self._dispatcher.check_open()
+        return self._topics[topic], len(records.batch.data), records, partition
+
+    def _passes(self, topic: str, records: EncodedRecords, partition: TopicPartition | None) -> bool:
+        """Return True if a batch may go to the cluster as it is: nothing chooses the partition of each record, it is
+        small enough, the topic can be one, and all brokers have its format."""
+        if partition is None or len(records.batch.data) > self._unchecked_size or not self._driver.has_headers:
+            return False
+        try:
+            return topic in self._topics or self._new_topic(topic) is not None
+        except (DeliveryError, Unsupported):
+            return False  # which each of its records is told
 
     def _stores(self, topic: str, records: PackedRecords) -> bool:
         record = ProducerRecord(

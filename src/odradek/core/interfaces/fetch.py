@@ -22,6 +22,8 @@ class DecoderOptions:
             `raw` hands the undecoded entry over as a record named in `Columns.corrupt`.
         defer_decompression: Leave compressed messages to `LogDecoder.decompress_deferred`.
         read_committed: Leave out records of transactions that were aborted; of no effect where there are none.
+        keep_encoded: Leave whole record batches of this compression (`none` is one) encoded until somebody looks at
+            their records (`Columns.parts`); empty: decode all. Needs `corrupt="fail"`.
     """
 
     max_message_bytes: int = 4 << 20
@@ -29,6 +31,7 @@ class DecoderOptions:
     corrupt: str = "fail"
     defer_decompression: bool = False
     read_committed: bool = False
+    keep_encoded: str = ""
 
 
 class LogDecoder(Protocol):

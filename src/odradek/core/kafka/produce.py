@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from odradek.core.interfaces import PartitionBatch, PartitionResult, ProducerIdentity, ProducerRecord, Stamp
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.versions import BrokerVersions
-from odradek.core.produce.batch import are_small
-from odradek.core.produce.packed_records import PackedRecords
+from odradek.core.produce.batch import are_small, as_record
+from odradek.core.produce.packed_records import EncodedRecords, PackedRecords
 from odradek.engine import Headers, PackedBytes
 from odradek.errors import MessageTooLarge, OdradekError, RemoteProtocolError, Unsupported
 from odradek.types import NO_TIMESTAMP, Position, TopicPartition
@@ -28,6 +28,7 @@ from odradek.wire.kafka.records.encode import (
     encode_batch,
     encode_message_set,
     encode_plain_batches,
+    passed_on,
     with_producer,
 )
 
@@ -70,16 +71,22 @@ def encode_into(batch: PartitionBatch, versions: BrokerVersions, max_message_byt
     if batch.compression != "none":
         compression, level = parse_compression(batch.compression)
         _check_compression(compression, versions)
+    if type(records) is EncodedRecords and (magic != 2 or records.batch.compression != compression):
+        records = records.decoded()
     if magic == 2:
         # A thread may encode the batch while it loses its stamp: what it is sent with is compared with this one then.
         stamp = batch.stamp
+        producer_id, epoch, transactional_id, _ = NOT_IDEMPOTENT if stamp is None else stamp.producer
+        base_sequence, is_transactional = -1 if stamp is None else stamp.base_sequence, transactional_id is not None
         data = b""
+        if type(records) is EncodedRecords:
+            stored = records.batch.data
+            data = passed_on(stored, producer_id, epoch, base_sequence, is_transactional=is_transactional)
         # The columns of records with keys would take longer than everything else that is done with them.
-        if not compression and type(records) is list and records and type(records[0]) is not bytes:
+        elif not compression and type(records) is list and records and type(records[0]) is not bytes:
             data = _encode_with_keys(records, stamp, now_ms)
         if not data:
             values, keys, headers, timestamps = _columns(records, now_ms)
-            producer_id, epoch, transactional_id, _ = NOT_IDEMPOTENT if stamp is None else stamp.producer
             data = encode_batch(
                 values,
                 keys,
@@ -89,19 +96,15 @@ def encode_into(batch: PartitionBatch, versions: BrokerVersions, max_message_byt
                 level=level,
                 producer_id=producer_id,
                 producer_epoch=epoch,
-                base_sequence=-1 if stamp is None else stamp.base_sequence,
-                is_transactional=transactional_id is not None,
+                base_sequence=base_sequence,
+                is_transactional=is_transactional,
             )
         size = len(data)
     else:
-        values, keys, headers, timestamps = _columns(records, now_ms)
-        if headers is not None:
-            raise Unsupported("a header", "Kafka 0.11")
-        times = timestamps if magic else None
-        data = encode_message_set(values, keys, times, magic=magic, compression=compression, level=level)
+        data = _encode_message_set(records, magic, compression, level, now_ms)
         size = len(data)  # no message of a set has more
-        if size > max_message_bytes and not compression and len(values) > 1:
-            size = _largest(values, keys)
+        if size > max_message_bytes and not compression and len(records) > 1:
+            size = _largest(records)
     if size > max_message_bytes:
         raise MessageTooLarge(str(batch.partition), -1, size, max_message_bytes, "max_message_bytes")
     batch.encoded, batch.encoded_stamp = data, stamp
@@ -230,6 +233,16 @@ def _encode_with_keys(records: Sequence[bytes | ProducerRecord], stamp: Stamp | 
     return b"" if encoded is None else encoded[0]
 
 
+def _encode_message_set(
+    records: Sequence[bytes | ProducerRecord], magic: int, compression: CompressionType, level: int | None, now_ms: int
+) -> bytes:
+    values, keys, headers, timestamps = _columns(records, now_ms)
+    if headers is not None:
+        raise Unsupported("a header", "Kafka 0.11")
+    times = timestamps if magic else None
+    return encode_message_set(values, keys, times, magic=magic, compression=compression, level=level)
+
+
 def _columns(
     records: Sequence[bytes | ProducerRecord], now_ms: int
 ) -> tuple[Sequence[bytes | None], Sequence[bytes | None] | None, Sequence[Headers] | None, Sequence[int]]:
@@ -249,10 +262,9 @@ def _columns(
     )
 
 
-def _largest(values: Sequence[bytes | None], keys: Sequence[bytes | None] | None) -> int:
+def _largest(records: Sequence[bytes | ProducerRecord]) -> int:
     """Return the payload of the largest message of an uncompressed message set (bytes)."""
-    sizes = [len(value or b"") for value in values]
-    return max(sizes) if keys is None else max(size + len(key or b"") for size, key in zip(sizes, keys, strict=True))
+    return max(len(record.value or b"") + len(record.key or b"") for record in map(as_record, records))
 
 
 def _check_compression(compression: CompressionType, versions: BrokerVersions) -> None:

@@ -42,7 +42,7 @@ from odradek.core.produce.batch import (
 )
 from odradek.core.produce.broker_queue import BrokerQueue
 from odradek.core.produce.live_batches import LiveBatches
-from odradek.core.produce.packed_records import PackedRecords
+from odradek.core.produce.packed_records import EncodedRecords, PackedRecords
 from odradek.core.produce.partition_queue import PartitionQueue, TopicQueues
 from odradek.core.produce.partitioners import Partitioner
 from odradek.core.produce.router import Router
@@ -132,17 +132,18 @@ class Accumulator:
         self,
         topic: TopicQueues,
         size: int,
-        record: bytes | ProducerRecord,
+        record: bytes | ProducerRecord | EncodedRecords,
         partition: TopicPartition | None,
         waiter: object | None,
         now: float,
     ) -> Collection[int] | None:
-        """Append a record, which may be a plain value, to its partition's batch.
+        """Append a record, which may be a plain value, to its partition's batch. The records of a batch that is encoded
+        already are a batch of their own.
 
         Args:
             topic: Its topic.
             size: Its bytes on the wire.
-            record: The record.
+            record: The record, or an encoded batch, which has an explicit partition.
             partition: Where it has to go, if its sender said so.
             waiter: The caller that waits for its outcome.
             now: The time (s).
@@ -155,6 +156,8 @@ class Accumulator:
             ConfigError: The partitioner chose a partition that does not exist; nothing was appended. So it is with
                 what the partitioner itself raises.
         """
+        if type(record) is EncodedRecords:
+            return self._append_encoded(topic, size, record, partition, waiter, now)
         live, sticky = self.live, False
         buffered = live.buffered_bytes + size + RECORD_OVERHEAD_BYTES
         if buffered > self._buffer_bytes:
@@ -183,6 +186,27 @@ class Accumulator:
         if batch.size >= self._batch_bytes:  # in `batch.queue`, which `next_batch` may have chosen instead of `queue`
             batch.queue.close()
         return self._pop_due() if self._due else ()
+
+    def _append_encoded(
+        self,
+        topic: TopicQueues,
+        size: int,
+        records: EncodedRecords,
+        partition: TopicPartition | None,
+        waiter: object,
+        now: float,
+    ) -> Collection[int] | None:
+        assert partition is not None
+        if not self.fits(size):
+            return None
+        queue = self._router.partition(topic, partition)
+        batch = self._router.next_batch(queue, size, now, explicit=True, sticky=False, packed=True)
+        batch.records, batch.size = records, size
+        self.live.buffered_bytes += batch.buffered_bytes
+        batch.add_waiter(0, len(records), waiter)
+        self._note_waiter(batch)
+        batch.queue.close()
+        return self._pop_due()
 
     def append_run(
         self,
@@ -250,11 +274,15 @@ class Accumulator:
         batch.size += size
         self.live.buffered_bytes += size + overhead * (end - start)
         batch.add_waiter(first, len(batch), waiter)
-        if (broker_queue := batch.queue.broker_queue) is not None and not broker_queue.has_waiters:
-            broker_queue.has_waiters, self._due[broker_queue.broker] = True, None
+        self._note_waiter(batch)
         if batch.size >= self._batch_bytes or packed:
             batch.queue.close()
         return end
+
+    def _note_waiter(self, batch: ProduceBatch) -> None:
+        """Note that a caller waits for a record of a batch, if that is new to the queue of its broker."""
+        if (broker_queue := batch.queue.broker_queue) is not None and not broker_queue.has_waiters:
+            broker_queue.has_waiters, self._due[broker_queue.broker] = True, None
 
     def _fit(
         self, values: Sequence[object], start: int, stop: int, max_bytes: int, row_bytes: int, max_row: int
@@ -298,12 +326,13 @@ class Accumulator:
         """Send parts of a batch that was refused as a whole: its halves if it was too large, or what is left without
         the records that the broker objects to. Return False if there is nothing to divide."""
         count = len(batch)
-        if isinstance(error, MessageTooLarge) and count > 1:
+        bad = {row: why for row, why in result.record_errors.items() if 0 <= row < count}
+        is_too_large = isinstance(error, MessageTooLarge)
+        if count < 2 or not (is_too_large or (bad and not error.retriable)) or self.live.decode(batch) is not None:
+            return False
+        if is_too_large:
             batch.queue.take_back(self.live.replace(batch, (range(count // 2), range(count // 2, count))))
             return True
-        bad = {row: why for row, why in result.record_errors.items() if 0 <= row < count}
-        if not bad or count < 2 or error.retriable:
-            return False
         for row in sorted(bad):
             refused = self.live.part(batch, batch.queue, [row])
             refused.fail(Rejected, f"{error}: {bad[row]}" if bad[row] else str(error), error)
@@ -369,7 +398,11 @@ class Accumulator:
         return self.effects()
 
     def split(self, request: BrokerProduceRequest, batch: ProduceBatch) -> None:
-        """Take a batch of several records, which was never sent, out of a request; it goes out in two halves."""
+        """Take a batch of several records, which was never sent, out of a request; it goes out in two halves, unless
+        its records cannot be decoded for that."""
+        if (error := self.live.decode(batch)) is not None:
+            self.reject(request, batch, error)
+            return
         request.batches.remove(batch)
         batch.answer()
         batch.queue.in_flight -= 1

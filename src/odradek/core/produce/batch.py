@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from odradek.core.interfaces import PartitionBatch, PartitionResult, PendingResult, ProducerRecord
 from odradek.core.produce.batch_states import BATCH, BatchEvent, BatchState
-from odradek.errors import DeliveryError, OdradekError
+from odradek.core.produce.packed_records import EncodedRecords
+from odradek.errors import CorruptMessage, DeliveryError, OdradekError
 
 if TYPE_CHECKING:
     from collections import deque
@@ -26,6 +27,7 @@ __all__ = [
     "ProduceBatch",
     "are_small",
     "as_record",
+    "as_records",
 ]
 
 RECORD_OVERHEAD_BYTES = 120
@@ -46,6 +48,15 @@ def as_record(record: bytes | ProducerRecord) -> ProducerRecord:
     if isinstance(record, ProducerRecord):
         return record
     return ProducerRecord(record) if isinstance(record, bytes) else ProducerRecord(*record)
+
+
+def as_records(records: Iterable[bytes | ProducerRecord]) -> list[ProducerRecord]:
+    """Return records as users see them. Those of an encoded batch that cannot be decoded are empty."""
+    try:
+        return list(map(as_record, records))
+    except CorruptMessage:
+        assert isinstance(records, EncodedRecords)
+        return [ProducerRecord(None)] * len(records)
 
 
 def are_small(batches: Sequence[PartitionBatch]) -> bool:
@@ -92,8 +103,8 @@ _REPLACE, _RETURN, _REUSE, _SEND = BatchEvent.REPLACE, BatchEvent.RETURN, BatchE
 
 class ProduceBatch(PartitionBatch):
     """The records of one partition that travel together: a list in which a record that is only a value is that value,
-    and any other a `ProducerRecord` or a tuple of its fields; or a `PackedBytes` or `PackedRecords`, to which nothing
-    is added. One that was written may begin again (see `LiveBatches.reuse`).
+    and any other a `ProducerRecord` or a tuple of its fields; or a `PackedBytes`, `PackedRecords` or `EncodedRecords`,
+    to which nothing is added. One that was written may begin again (see `LiveBatches.reuse`).
 
     Its methods alone write what it goes through, by the table BATCH (`batch_states`).
 
@@ -147,7 +158,7 @@ class ProduceBatch(PartitionBatch):
         self.overdue = ""
         self.error: DeliveryError | None = None
         self.last_error: OdradekError | None = None
-        self.records: Any = []  # list[bytes | ProducerRecord] | PackedBytes | PackedRecords
+        self.records: Any = []  # list[bytes | ProducerRecord] | PackedBytes | PackedRecords | EncodedRecords
         self.request: BrokerProduceRequest | None = None
         self.result: PartitionResult | None = None
         self.waiter_runs: list[list[Any]] | tuple[()] = ()
@@ -235,8 +246,12 @@ class ProduceBatch(PartitionBatch):
     @property
     def buffered_bytes(self) -> int:
         """Bytes of the buffer it takes."""
-        overhead = RECORD_OVERHEAD_BYTES if type(self.records) is list else PACKED_OVERHEAD_BYTES
-        return self.size + overhead * len(self.records)
+        records = self.records
+        if type(records) is list:
+            return self.size + RECORD_OVERHEAD_BYTES * len(records)
+        if type(records) is EncodedRecords:
+            return self.size + RECORD_OVERHEAD_BYTES
+        return self.size + PACKED_OVERHEAD_BYTES * len(records)
 
     def add(self, records: Sequence[Any], start: int, stop: int) -> None:
         """Append `records[start:stop]`. What is not a list only if the batch is empty, and nothing after it."""
@@ -247,7 +262,7 @@ class ProduceBatch(PartitionBatch):
 
     def as_records(self) -> list[ProducerRecord]:
         """Return its records as users see them."""
-        return list(map(as_record, self.records))
+        return as_records(self.records)
 
     def add_waiter(self, start: int, stop: int, waiter: object) -> None:
         """Note who waits for these rows, which follow all rows noted before."""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from odradek.core.interfaces import PartitionResult, ProducerRecord, ProducerSequences
 from odradek.core.produce.batch import AccumulatorLimits, FlushWaiter, ProduceBatch, as_record
 from odradek.core.produce.batch_states import BatchState
-from odradek.core.produce.packed_records import PackedRecords, WireSizes
+from odradek.core.produce.packed_records import EncodedRecords, PackedRecords, WireSizes
 from odradek.core.produce.partition_queue import PartitionQueue
-from odradek.errors import NotWritten, OutcomeUnknown
+from odradek.errors import CorruptMessage, NotWritten, OutcomeUnknown
 
 __all__ = ["LiveBatches"]
 
@@ -100,6 +100,20 @@ class LiveBatches:
         for flush in self._flushes:
             flush.left += part.sequence <= flush.last
         return part
+
+    def decode(self, batch: ProduceBatch) -> CorruptMessage | None:
+        """Decode the records of a batch that was passed on as it is, because it has to be divided. Return why that
+        cannot be; nothing has changed then."""
+        if not isinstance(batch.records, EncodedRecords):
+            return None
+        try:
+            records = batch.records.decoded()
+        except CorruptMessage as error:
+            return error
+        self.buffered_bytes -= batch.buffered_bytes
+        batch.records, batch.size = records, self._size_of_all(records)
+        self.buffered_bytes += batch.buffered_bytes
+        return None
 
     def replace(self, batch: ProduceBatch, parts: Iterable[Sequence[int]]) -> list[ProduceBatch]:
         """Replace a batch that was not written by batches of these rows of it, and return them."""

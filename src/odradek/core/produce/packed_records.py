@@ -1,17 +1,19 @@
-"""Records in packed columns: a few buffers for any number of rows, which the engines encode as they are."""
+"""Records in packed columns: a few buffers for any number of rows, which the engines encode as they are; and those of a
+record batch that another broker has encoded."""
 
 from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, cast, overload
 
 from odradek.core.interfaces import ProducerRecord
 from odradek.engine import HeaderColumns, PackedBytes
+from odradek.types import NO_TIMESTAMP, Columns
 
-__all__ = ["PackedRecords", "WireSizes", "pack"]
+__all__ = ["EncodedRecords", "PackedRecords", "WireSizes", "pack", "records_of"]
 
 _HIGHEST_BYTE = 7 if sys.byteorder == "little" else 0
 
@@ -92,6 +94,55 @@ def pack(value: Any, key: Any = None, headers: Any = None, timestamp: Any = None
     records = PackedRecords(value, key, headers, timestamp)
     is_plain = key is None and records.headers is None and timestamp is None and not value.null_count
     return value if is_plain else records
+
+
+def records_of(columns: Columns) -> Sequence[bytes | ProducerRecord]:
+    """Return the records that were read, to be written: as `PackedBytes` or `PackedRecords`, if they can be packed."""
+    packed = pack(columns.values, columns.keys, columns.headers, columns.timestamps)
+    if packed is not None:
+        return cast("Sequence[bytes | ProducerRecord]", packed)  # plain values, if they are packed, have no nulls
+    rows: Iterable[tuple[Any, ...]] = zip(
+        columns.values,
+        repeat(None) if columns.keys is None else columns.keys,
+        repeat(()) if columns.headers is None else columns.headers,
+        repeat(NO_TIMESTAMP) if columns.timestamps is None else columns.timestamps,
+        strict=False,
+    )
+    return [
+        ProducerRecord(value, key, headers, None if time == NO_TIMESTAMP else time)
+        for value, key, headers, time in rows
+    ]
+
+
+class EncodedRecords(Sequence[bytes | ProducerRecord]):
+    """The records of a batch that was read and not decoded (`Columns.encoded`), to be passed on. Reading a row decodes
+    all of them, which raises CorruptMessage if the batch is damaged inside.
+
+    Args:
+        columns: The batch, and nothing else.
+    """
+
+    __slots__ = ("batch", "columns")
+
+    def __init__(self, columns: Columns) -> None:
+        assert columns.encoded is not None
+        self.columns, self.batch = columns, columns.encoded
+
+    def __len__(self) -> int:
+        return self.batch.records
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.decoded()[index]
+
+    def __iter__(self) -> Iterator[bytes | ProducerRecord]:
+        return iter(self.decoded())
+
+    def decoded(self) -> Sequence[bytes | ProducerRecord]:
+        """Return the records."""
+        return records_of(self.columns)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {len(self)} records>"
 
 
 class WireSizes(NamedTuple):

@@ -46,6 +46,8 @@ class RecordDecoder:
     With `defer_decompression` compressed batches are left to `decompress_deferred`, which may run in a thread: from the
     first whole one on, entries are kept as they are.
 
+    With `keep_encoded` whole batches of that compression are checked, and not decoded: see `Columns.parts`.
+
     Args:
         partition: Named in errors.
         position: The offset that the first response was asked for.
@@ -69,6 +71,8 @@ class RecordDecoder:
     ) -> None:
         if options.corrupt not in ("fail", "skip", "raw"):
             raise ConfigError(f"corrupt={options.corrupt!r} is not one of fail, skip, raw")
+        if options.keep_encoded and options.corrupt != "fail":
+            raise ConfigError(f"keep_encoded needs corrupt='fail', not {options.corrupt!r}")
         self.partition = partition
         self._options = options
         self._reports: deque[CorruptMessage] = deque(maxlen=_MAX_REPORTS)

@@ -13,9 +13,17 @@ from odradek.errors import LocalProtocolError
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka.records.compression import compress
 
-__all__ = ["TRANSACTIONAL", "encode_batch", "encode_message_set", "encode_plain_batches", "with_producer"]
+__all__ = [
+    "TRANSACTIONAL",
+    "encode_batch",
+    "encode_message_set",
+    "encode_plain_batches",
+    "passed_on",
+    "with_producer",
+]
 
-_CRC_AT, _PRODUCER_AT = 17, 43
+_CRC_AT, _ATTRIBUTES_AT, _PRODUCER_AT = 17, 21, 43
+_NO_LEADER_EPOCH = b"\xff\xff\xff\xff"
 _PRODUCER = struct.Struct(">qhi")
 _CONTROL = 32
 
@@ -94,7 +102,31 @@ def with_producer(batch: bytes, producer_id: int, producer_epoch: int, base_sequ
     producer = _PRODUCER.pack(producer_id, producer_epoch, base_sequence)
     if batch[_PRODUCER_AT : _PRODUCER_AT + _PRODUCER.size] == producer:
         return batch
-    head, fields = batch[:_CRC_AT], batch[_CRC_AT + 4 : _PRODUCER_AT] + producer
+    return _with_fields(batch[:_CRC_AT], batch[_ATTRIBUTES_AT:_PRODUCER_AT] + producer, batch)
+
+
+def passed_on(
+    batch: bytes, producer_id: int, producer_epoch: int, base_sequence: int, *, is_transactional: bool
+) -> bytes:
+    """Return a record batch of magic 2 that was read from a log as one for Produce. Its records are not looked at.
+
+    Args:
+        batch: A batch of a producer, without gaps (`encoded.can_stay_encoded`).
+        producer_id: The producer that sends it now; see `encode_batch`, also for what follows.
+        producer_epoch: Its epoch.
+        base_sequence: The sequence number of the first record.
+        is_transactional: Part of a transaction of that producer.
+    """
+    head = bytes(8) + batch[8:12] + _NO_LEADER_EPOCH + batch[16:_CRC_AT]
+    attributes = int.from_bytes(batch[_ATTRIBUTES_AT : _ATTRIBUTES_AT + 2], "big") & ~TRANSACTIONAL
+    attributes |= TRANSACTIONAL if is_transactional else 0
+    producer = _PRODUCER.pack(producer_id, producer_epoch, base_sequence)
+    fields = attributes.to_bytes(2, "big") + batch[_ATTRIBUTES_AT + 2 : _PRODUCER_AT] + producer
+    return _with_fields(head, fields, batch)
+
+
+def _with_fields(head: bytes, fields: bytes, batch: bytes) -> bytes:
+    """Return a record batch with other fields up to the sequence, and the CRC that this gives."""
     rest = memoryview(batch)[_PRODUCER_AT + _PRODUCER.size :]
     crc = engine.active.crc32c(rest, engine.active.crc32c(fields))
     return b"".join((head, crc.to_bytes(4, "big"), fields, rest))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from odradek import engine
 from odradek.errors import CorruptMessage
 from odradek.types import Columns, TopicPartition
-from odradek.wire.compression import CompressionError
+from odradek.wire.compression import CompressionError, CompressionType
 from odradek.wire.decoding import DecodingOptions
 from odradek.wire.kafka.records.batch import (
     NO_EPOCH,
@@ -20,6 +20,7 @@ from odradek.wire.kafka.records.batch import (
     end_of_damaged,
     epochs_of,
 )
+from odradek.wire.kafka.records.encoded import MIN_BYTES, EncodedColumns, Part, can_stay_encoded, encoded_batch
 from odradek.wire.kafka.records.message_set import (
     HEAD_BYTES,
     Wrapper,
@@ -86,6 +87,11 @@ class EntryDecoder:
         """The offset behind everything decoded."""
         self._first = position  # of the first row that is not taken
         self._rows = engine.active.RecordBuilder()
+        self._parts: list[Part] = []  # what comes before these rows, as far as batches stay encoded
+        self._kept = CompressionType.named(options.keep_encoded) if options.keep_encoded else None
+        self._max_run_entry = options.max_message_bytes
+        if self._kept is CompressionType.NONE:
+            self._max_run_entry = min(self._max_run_entry, MIN_BYTES - 1)
         self._corrupt: dict[int, CorruptMessage] = {}
         self._epochs = [EpochSpan(position, position, epoch)]  # what was decoded since they were taken, in order
         self.decoded_bytes = 0
@@ -94,7 +100,11 @@ class EntryDecoder:
     @property
     def position(self) -> int:
         """The offset of the first row that is not taken."""
-        return self._first if len(self._rows) else self.end
+        return self._first if self._has_rows else self.end
+
+    @property
+    def _has_rows(self) -> bool:
+        return bool(self._parts) or len(self._rows) > 0
 
     @property
     def last_epoch(self) -> EpochSpan:
@@ -109,9 +119,19 @@ class EntryDecoder:
 
     def take(self) -> Columns:
         """Return all rows, and forget them."""
+        self.decoded_bytes = 0
+        if self._parts:
+            self._end_rows()
+            parts, self._parts = self._parts, []
+            return Columns.of(EncodedColumns(self._partition, parts, self._options.max_decompressed_bytes))
         taken = Columns.of(self._rows.take(), self._corrupt)
-        self._corrupt, self.decoded_bytes = {}, 0
+        self._corrupt = {}
         return taken
+
+    def _end_rows(self) -> None:
+        """Make the rows decoded last a part, if there are any."""
+        if len(self._rows):
+            self._parts.append(self._rows.take())
 
     def decode(self, entry: memoryview, fetch: FetchContext) -> None:
         """Decode one entry. Raises CorruptMessage for a damaged one with `corrupt="fail"`."""
@@ -122,12 +142,13 @@ class EntryDecoder:
             self._decode_wrapper(entry, fetch)
 
     def decode_run(self, data: memoryview, start: int, fetch: FetchContext) -> int:
-        """Decode plain entries that are not damaged, as far as there are any; return the index behind them."""
+        """Decode plain entries that are not damaged, as far as there are any; return the index behind them. Those that
+        may stay encoded are left to `decode`."""
         if len(data) - start < HEAD_BYTES:
             return start
         self._mark_first()
         decode = self._rows.decode_messages if data[start + 16] < 2 else self._rows.decode_batches
-        end, behind = decode(data, start, len(data), fetch.first_offset, max_entry=self._options.max_message_bytes)
+        end, behind = decode(data, start, len(data), fetch.first_offset, max_entry=self._max_run_entry)
         self.decoded_bytes += end - start
         if end > start and data[start + 16] == 2:
             self._note_epochs(epochs_of(data, start, end), behind)
@@ -157,7 +178,7 @@ class EntryDecoder:
         self._epochs += spans
 
     def _mark_first(self) -> None:
-        if not len(self._rows):
+        if not self._has_rows:
             self._first = self.end
 
     def _decode_message(self, entry: memoryview, fetch: FetchContext) -> bool:
@@ -181,6 +202,12 @@ class EntryDecoder:
             return
         self._note_epochs([(batch.base_offset, batch.leader_epoch)], batch.next_offset)
         if batch.is_transactional and not batch.is_control and not fetch.is_visible(batch, None):
+            self.end = max(self.end, batch.next_offset)
+            return
+        if batch.compression == self._kept and can_stay_encoded(batch, fetch.first_offset):
+            self._mark_first()
+            self._end_rows()
+            self._parts.append(encoded_batch(batch, entry))
             self.end = max(self.end, batch.next_offset)
             return
         try:
