@@ -138,7 +138,7 @@ async def test_arrow(
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("function", ["copy", "copy_partitions"])
+@pytest.mark.parametrize("function", ["copy", "copy_partitions", "pass_on"])
 async def test_a_copy_by_columns_keeps_keys_headers_and_times(tmp_path: Path, function: str) -> None:
     """On an in-memory cluster: 0.7, which the rest of the page runs on, has none of them."""
     cluster = MemoryCluster(topics={"t": 1, "copies": 1})

@@ -209,8 +209,8 @@ def test_any_log_reads_the_same(kept: list[str], keep: str, start: int, cuts: li
         elif kind == "gap":
             offset += 2
         else:
-            codec = CompressionType.named("none" if kind == "plain" else kind)
-            log, offset = log + large(offset, rows=2, compression=codec), offset + 2
+            compression = CompressionType.named("none" if kind == "plain" else kind)
+            log, offset = log + large(offset, rows=2, compression=compression), offset + 2
     options = DecoderOptions(keep_encoded=keep, defer_decompression=bool(offset % 2))
     expected = read(log, start=start)
     assert read(log, cuts, options, start) == expected
