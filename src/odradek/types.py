@@ -305,8 +305,10 @@ class Columns:
                 rows += len(part)
         decoded = [part._decoded for part in parts]
         kinds: set[type[Any]] = set(map(type, decoded))
-        lazy = next((kind for kind in kinds if hasattr(kind, "encoded")), PlainColumns)
-        kind = kinds.pop() if len(kinds) == 1 else lazy
+        if len(kinds) == 1:
+            kind = kinds.pop()
+        else:
+            kind = next((each for each in kinds if hasattr(each, "encoded")), PlainColumns)
         return cls.of(kind.concat(decoded), corrupt)
 
     def slice(self, start: int, stop: int) -> Columns:

@@ -259,14 +259,14 @@ class CopyConfig(ConfigTable):
     transaction_seconds: float = Field(default=0.5, gt=0, le=600)
     """maximum time that a transaction waits for records (s)"""
     compression: Compression = "none"
-    """compression of the records on the target: none, gzip, snappy, lz4, zstd, with a level as in `zstd:9`. Large record
-    batches that have it on the source already are passed on without being decoded, unless a level is given, or
+    """compression of the records on the target: none, gzip, snappy, lz4, zstd, with a level as in `zstd:9`. Large
+    record batches that have it on the source already are passed on without being decoded, unless a level is given, or
     `topics` has rules for each record"""
     refresh_seconds: float = Field(default=30.0, gt=0, le=86400)
     """pause between two searches for new topics and partitions, in a run that goes on (s)"""
     source_bytes_per_second: Size | None = None
-    """rate limit of a run on the source: bytes of keys, values and headers per second, of record batches that are passed
-    on their size; by default there is none"""
+    """rate limit of a run on the source: bytes of keys, values and headers per second, or the size of record batches
+    that are passed on; by default there is none"""
     target_bytes_per_second: Size | None = None
     """rate limit of a run on the target, counted likewise; by default there is none"""
     max_message_bytes: Size = Field(default=64 * MiB, le=1 << 30)

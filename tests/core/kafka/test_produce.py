@@ -359,3 +359,23 @@ def test_a_batch_that_is_passed_on_is_measured_too() -> None:
     records = EncodedRecords(encoded_columns(PASSED))
     with pytest.raises(MessageTooLarge):
         encode_into(PartitionBatch(WHERE, records, "lz4"), V40, len(records.batch.data) - 1, NOW)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ],
+)
+def test_a_batch_that_is_damaged_inside_is_not_sent_again_and_certainly_not_written(code: ErrorCode) -> None:
+    for columns, is_damaged in ((undecodable(2), True), (encoded_columns(PASSED), False)):
+        passed = PartitionBatch(WHERE, EncodedRecords(columns), "lz4")
+        (result,) = read_produce(answer(code), [passed], address="b:1", topic_ids={})
+        if is_damaged and code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            assert isinstance(result.error, CorruptMessage)
+            assert not (result.error.retriable or result.error.sent)
+        else:
+            assert isinstance(result.error, BrokerError) and result.error.code == code

@@ -397,7 +397,9 @@ class Producer:
         if isinstance(run, EncodedRecords):
             valid = self._validator.encoded(topic, run, partition)
             pending.remaining += len(run)
-            if not self._dispatcher.try_append(*valid, pending):
+            if self._dispatcher.try_append(*valid, pending):
+                await checkpoint()
+            else:
                 await self._dispatcher.wait_for_space(BufferWaiter(*valid, pending))
             return
         row = work = 0
