@@ -21,6 +21,7 @@ from odradek.mirror.verify import verify
 from odradek.testing import Kafka07Broker, KafkaBroker
 from odradek.types import Record
 
+from ..ended_transactions import transactions_ended
 from ..loops import ASYNCIO, on
 from ..topic_configs import alter_topic
 from .mirrors import copied
@@ -43,11 +44,10 @@ target = {{url = "kafka://{kafka.bootstrap}"}}
 
 
 async def stored(kafka: KafkaBroker, topic: str) -> list[Record]:
-    async with (
-        od.connect(f"kafka://{kafka.bootstrap}") as k,
-        k.reader(topic, until=od.LATEST, isolation="read_committed") as reader,
-    ):
-        return [record async for record in reader]
+    async with od.connect(f"kafka://{kafka.bootstrap}") as k:
+        await transactions_ended(k, topic)
+        async with k.reader(topic, until=od.LATEST, isolation="read_committed") as reader:
+            return [record async for record in reader]
 
 
 async def topics(kafka: KafkaBroker) -> frozenset[str]:
@@ -167,6 +167,7 @@ async def test_large_batches_go_from_log_to_log_as_they_are(
                         (await out.send_many(topic, rows, partition=number // 6)).check()
                         if number % 6 == 2:
                             raise KeyError
+        await transactions_ended(k, topic)
     async with open_clusters(config) as clusters:
         (await clusters.target.admin.create_topics({topic: 2}, config={"max.message.bytes": "50000"})).check()
     assert copied(await run(config)) == 50
@@ -184,7 +185,9 @@ async def test_large_batches_go_from_log_to_log_as_they_are(
 async def encoded(url: str, topic: str, compression: Compression) -> list[bytes]:
     """Return the records of batches that readers may leave encoded, as they are stored."""
     options: Any = {"keep_encoded": compression, "isolation": "read_committed"}
-    async with od.connect(url) as k, k.reader(topic, until=od.LATEST, **options) as reader:
-        batches = [batch async for batch in reader.batches()]
+    async with od.connect(url) as k:
+        await transactions_ended(k, topic)
+        async with k.reader(topic, until=od.LATEST, **options) as reader:
+            batches = [batch async for batch in reader.batches()]
     parts = [part.encoded for batch in batches for part in batch.columns.parts]
     return sorted(part.data[61:] for part in parts if part is not None)

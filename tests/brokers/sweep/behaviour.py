@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import anyio
 import anyio.to_thread
+from tests.ended_transactions import transactions_ended
 
 import odradek as od
 from odradek.io.connection import ConnectionOptions
@@ -116,6 +117,12 @@ class Stand:
 
     async def values(self, topic: str, **options: Any) -> list[bytes | None]:
         return [record.value for record in await self.stored(topic, **options)]
+
+    async def committed(self, topic: str) -> list[bytes | None]:
+        """Return what readers of committed records get once no transaction is open."""
+        async with self.connect() as cluster:
+            await transactions_ended(cluster, topic)
+        return await self.values(topic, isolation="read_committed")
 
     @asynccontextmanager
     async def producer(self, **options: Any) -> AsyncIterator[od.Producer]:

@@ -51,7 +51,7 @@ async def committed_and_aborted(stand: Stand) -> None:
                 await out.send(topic, b"2", partition=0)
                 raise ValueError("no")
         await write(out, topic, b"3")
-    assert await stand.values(topic, isolation="read_committed") == [b"1", b"3"]
+    assert await stand.committed(topic) == [b"1", b"3"]
     assert await stand.values(topic) == [b"1", b"2", b"3"]
 
 
@@ -86,7 +86,7 @@ async def a_second_producer_fences_the_first(stand: Stand) -> None:
                 async with stand.producer(transactional_id=name) as second:
                     await write(second, topic, b"second")
                 await first.send(topic, b"more", partition=0)
-    assert await stand.values(topic, isolation="read_committed") == [b"second"]
+    assert await stand.committed(topic) == [b"second"]
 
 
 @behaviour(
@@ -113,7 +113,7 @@ async def the_coordinator_of_a_transaction_is_killed(stand: Stand) -> None:
             await stand.run(broker.start)
         await write(out, topic, b"after")
     expected = [b"before", *committed, b"after"]
-    assert await stand.values(topic, isolation="read_committed") == expected
+    assert await stand.committed(topic) == expected
 
 
 @behaviour("records are written and positions stored together: a group reads each input once", **SINCE)
@@ -138,5 +138,5 @@ async def positions_are_part_of_transactions(stand: Stand) -> None:
                 seen += len(batch)
                 if seen >= limit:
                     break
-    values = await stand.values(target, isolation="read_committed")
+    values = await stand.committed(target)
     assert sorted(int(value or b"-1") for value in values) == list(range(20))

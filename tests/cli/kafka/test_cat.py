@@ -10,6 +10,7 @@ import pytest
 
 import odradek as od
 
+from ...ended_transactions import transactions_ended
 from ..conftest import Command, jsons
 from .conftest import Put, Run
 
@@ -103,6 +104,7 @@ async def transactions(cluster: str, topic: str) -> None:
                             raise ZeroDivisionError
                 except ZeroDivisionError:
                     pass
+        await transactions_ended(k, topic)
 
 
 @pytest.mark.parametrize("options", [[], ["-o", "-9"], ["-O", "arrow"]])
