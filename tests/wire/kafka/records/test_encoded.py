@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.conformance.kafka.record_sets import rows_of
+from tests.wire.kafka.records import fuzz
 from tests.wire.kafka.records.reading import PARTITION, chunks, read
 
 from odradek import engine
@@ -167,6 +168,46 @@ def test_damage_inside_is_raised_when_somebody_looks(data: bytes, reason: str) -
         with pytest.raises(CorruptMessage, match=reason) as raised:
             getattr(columns, name)
         assert (raised.value.partition, raised.value.position) == (str(PARTITION), 0)
+
+
+@pytest.mark.parametrize("count", [(1 << 20) + 1, (1 << 31) - 1])
+def test_more_records_than_can_be_are_no_reason_to_keep_a_batch(count: int) -> None:
+    fields = {"at_57": count.to_bytes(4, "big"), "at_23": (count - 1).to_bytes(4, "big")}
+    decoder = RecordDecoder(PARTITION, Position(0), KEEP_LZ4)
+    decoder.start_response()
+    decoder.feed(memoryview(changed(large(), **fields)))
+    decoder.decompress_deferred()
+    assert isinstance(decoder.error, CorruptMessage)
+    assert len(decoder.take()) <= 3
+
+
+def test_hostile_bytes_are_read_or_refused_as_without_keeping(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoded, "MIN_BYTES", 1)
+    monkeypatch.setattr(entries, "MIN_BYTES", 1)
+    kept = 0
+    for number, data in enumerate(fuzz.inputs(1500, 11)):
+        compression = ("none", "gzip", "snappy", "lz4", "zstd")[number % 5]
+        options = replace(fuzz.MODES[0], keep_encoded=compression, defer_decompression=bool(number & 8))
+        decoder = RecordDecoder(PARTITION, Position(0), options)
+        decoder.start_response()
+        for chunk in chunks(data, [len(data) // 3]):
+            decoder.feed(chunk)
+        decoder.decompress_deferred()
+        parts, rows, damage = decoder.take().parts, [], None
+        for part in parts:
+            kept += part.encoded is not None
+            try:
+                rows += rows_of(part)
+            except CorruptMessage as error:
+                damage = error
+                break
+        expected = read(data, (), fuzz.MODES[0])
+        if damage is None:
+            assert (rows, decoder.position) == (expected.rows, expected.position)
+            assert (decoder.error is None) == (expected.error == ())
+        else:
+            assert rows == expected.rows[: len(rows)] and expected.error != ()
+    assert kept > 50
 
 
 # ---- rows of them ------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from odradek.engine.columns import PlainColumns
 from odradek.errors import CorruptMessage
 from odradek.types import EncodedBatch, TopicPartition
 from odradek.wire.compression import CompressionError
-from odradek.wire.kafka.records.batch import BatchHeader, batch_header, body_of
+from odradek.wire.kafka.records.batch import ROW_BYTES, BatchHeader, batch_header, body_of
 
 __all__ = ["MIN_BYTES", "EncodedColumns", "Part", "can_stay_encoded", "encoded_batch"]
 
@@ -27,13 +27,20 @@ travel faster."""
 Part: TypeAlias = EncodedBatch | DecodedColumns
 
 
-def can_stay_encoded(batch: BatchHeader, first_offset: int) -> bool:
+def can_stay_encoded(batch: BatchHeader, first_offset: int, max_bytes: int) -> bool:
     """Return True if all records of a sound batch are wanted, and another log would take the batch as it is: no offsets
-    were compacted away, and the times are those of the producer."""
+    were compacted away, and the times are those of the producer.
+
+    Args:
+        batch: Its header.
+        first_offset: The offset of the first record that is wanted.
+        max_bytes: Maximum size of a batch when decompressed: it cannot have more records than that.
+    """
     return (
         12 + batch.length >= MIN_BYTES
         and batch.base_offset >= first_offset
         and batch.record_count == batch.last_offset_delta + 1
+        and batch.record_count * ROW_BYTES <= max_bytes
         and not (batch.is_append_time or batch.is_control)
         and batch.delete_horizon is None
         and min(batch.base_timestamp, batch.max_timestamp) >= 0

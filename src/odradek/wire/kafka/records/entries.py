@@ -204,14 +204,15 @@ class EntryDecoder:
         if batch.is_transactional and not batch.is_control and not fetch.is_visible(batch, None):
             self.end = max(self.end, batch.next_offset)
             return
-        if batch.compression == self._kept and can_stay_encoded(batch, fetch.first_offset):
+        max_bytes = self._options.max_decompressed_bytes
+        if batch.compression == self._kept and can_stay_encoded(batch, fetch.first_offset, max_bytes):
             self._mark_first()
             self._end_rows()
             self._parts.append(encoded_batch(batch, entry))
             self.end = max(self.end, batch.next_offset)
             return
         try:
-            body = body_of(batch, entry, self._options.max_decompressed_bytes)
+            body = body_of(batch, entry, max_bytes)
         except CompressionError as error:
             damage = str(error)
         else:
