@@ -362,9 +362,7 @@ class Connection:
         outstanding = self._queue.clear()
         self.incarnation += 1
         for pending in outstanding:
-            try:
-                pending.resolve(None, error_of(pending))
-            except Exception as bug:  # of a callback
+            if (bug := pending.resolve(None, error_of(pending))) is not None:
                 internal_error(self.address, bug)
 
     # ---- deadlines -------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from odradek.engine import Buffer
 from odradek.errors import ConnectionLost, InternalError, OdradekError, RemoteProtocolError
@@ -27,8 +27,6 @@ from odradek.io.tls import tls_error
 from odradek.io.transport import Transport
 
 __all__ = ["PipelineHost", "RequestPipeline"]
-
-T = TypeVar("T")
 
 
 class PipelineHost(Protocol):
@@ -223,7 +221,8 @@ class RequestPipeline:
         # begin another one inside, which `_in_callback` prevents. This may itself be called from a callback, so the
         # mark is put back as it was.
         inside, self._in_callback = self._in_callback, True
-        self._resolve(pending, None, failure)
+        if (bug := pending.resolve(None, failure)) is not None:
+            self._callback_failed(bug)
         self._in_callback = inside
         return False
 
@@ -232,22 +231,25 @@ class RequestPipeline:
         written, self._queue.writing = self._queue.writing, []
         self._in_callback = True
         for pending in written:
-            self._resolve(pending, None, None)
+            if (bug := pending.resolve(None, None)) is not None:
+                self._callback_failed(bug)
         self._in_callback = False
-        if self._has_more():
+        if (self._queue.queued or self._handshake_request) and self._open:
             self._transport.write_soon()
 
     def data_received(self, data: memoryview) -> None:
         """Decode responses (TransportHandler)."""
-        self._queue.received_bytes += len(data)
-        self._queue.received_at = self._clock()
+        queue = self._queue
+        queue.received_bytes += len(data)
         self._in_callback = True
         try:
             self._decode(data)
         except Exception as error:
             self._fail_decoding(error if isinstance(error, OdradekError) else internal_error(self._host.address, error))
         self._in_callback = False
-        if self._has_more():
+        if queue.awaiting or queue.queued or queue.writing:
+            queue.received_at = self._clock()
+        if (queue.queued or self._handshake_request) and self._open:
             self._transport.write()
 
     def connection_lost(self, why: str, alert: ssl.SSLError | None = None) -> None:
@@ -256,9 +258,6 @@ class RequestPipeline:
         error = ConnectionLost(address, why, True) if alert is None else tls_error(address, alert)
         if not self.interrupt_handshake(error):
             self._host.lose(why)
-
-    def _has_more(self) -> bool:
-        return self._open and bool(self._queue.queued or self._handshake_request)
 
     def _decode(self, data: memoryview) -> None:
         """Feed received bytes to the responses they belong to."""
@@ -286,20 +285,18 @@ class RequestPipeline:
                 failed = error
             awaiting.popleft()
             self.answered = True
-            self._resolve(pending, value, failed)
+            if (bug := pending.resolve(value, failed)) is not None:
+                self._callback_failed(bug)
 
     def _fail_decoding(self, failure: OdradekError) -> None:
         self.answered = False  # this was no response: back off before the next connection
         if isinstance(failure, InternalError) or not self.interrupt_handshake(failure):
             self._lose_with(failure, self._queue.awaiting[0] if self._queue.awaiting else None)
 
-    def _resolve(self, pending: InFlightRequest[T], value: T | None, error: OdradekError | None) -> None:
-        try:
-            pending.resolve(value, error)
-        except Exception as bug:  # of a callback
-            defect = internal_error(self._host.address, bug)
-            if self._open:
-                self._lose_with(defect, None)
+    def _callback_failed(self, bug: Exception) -> None:
+        defect = internal_error(self._host.address, bug)
+        if self._open:
+            self._lose_with(defect, None)
 
     def _lose_with(self, error: OdradekError, culprit: InFlightRequest[Any] | None) -> None:
         self._host.lose(error.message(), lost_because(self._host.address, error, culprit))

@@ -28,7 +28,6 @@ __all__ = [
     "coalesce",
     "no_handshake",
     "resume_handshake",
-    "wake_waiter",
 ]
 
 T = TypeVar("T")
@@ -157,7 +156,7 @@ class InFlightRequest(Generic[T]):
         """
         if not self.done and self._loop is not None:
             waiter = self._loop.create_future()
-            self.add_done_callback(partial(wake_waiter, waiter))
+            self.add_done_callback(partial(_wake_waiter, waiter))
             yield from waiter
         elif not self.done:
             event = anyio.Event()
@@ -200,13 +199,13 @@ class InFlightRequest(Generic[T]):
         self.deadline = now + self._extension_s
         return True
 
-    def resolve(self, value: T | None, error: OdradekError | None) -> None:
+    def resolve(self, value: T | None, error: OdradekError | None) -> Exception | None:
         """Set the result; the first one counts. Only the connection calls this.
 
-        Raises what a callback raised, after all of them were called.
+        Return what a callback raised, after all of them were called: a defect.
         """
         if self.done:
-            return
+            return None
         self.done, self._value, self._error = True, value, error
         self.buffers, self.reply, self.request = (), None, None
         if self.observation is not None:
@@ -218,8 +217,7 @@ class InFlightRequest(Generic[T]):
                 callback()
             except Exception as error:
                 bug = bug or error
-        if bug is not None:
-            raise bug
+        return bug
 
 
 class RequestQueue:
@@ -231,7 +229,7 @@ class RequestQueue:
         loop: The running loop of asyncio, if known: waiting for a result takes 3 us less with it.
         requests: How many there have been, those of handshakes included.
         sent_bytes, received_bytes: Bytes of requests and of responses; the former without those of handshakes.
-        received_at: When the latest of them arrived, by the loop's clock (s).
+        received_at: When the latest of them arrived that left others to wait for, by the loop's clock (s).
     """
 
     def __init__(self) -> None:
@@ -303,7 +301,7 @@ def resume_handshake(handshake: Handshake, answered: InFlightRequest[Any] | None
     return handshake.send(value)
 
 
-def wake_waiter(waiter: asyncio.Future[None]) -> None:
+def _wake_waiter(waiter: asyncio.Future[None]) -> None:
     """Let the task continue that awaits `waiter`."""
     if not waiter.done():  # it was cancelled
         waiter.set_result(None)

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from contextvars import ContextVar
+from functools import partial
 from typing import Protocol, cast
 
 import anyio
@@ -34,6 +35,12 @@ try:
     from sniffio import current_async_library_cvar as _loop_name
 except ImportError:  # anyio asks asyncio then
     _loop_name = ContextVar("_loop_name")
+
+_set_sniffio_asyncio = partial(_loop_name.set, "asyncio")
+"""Tells sniffio that asyncio runs, in a callback of asyncio.
+
+A callback runs in no task, and what it calls may use anyio, which asks sniffio which loop runs. Sniffio knows from the
+current task or from this variable, which is not set in a program that began with plain `asyncio.run`."""
 
 READ_BYTES = 1 << 20
 """Maximum bytes of one read."""
@@ -357,15 +364,6 @@ def on_asyncio() -> bool:
         return asyncio.current_task() is not None
     except RuntimeError:
         return False
-
-
-def _set_sniffio_asyncio() -> None:
-    """Tell sniffio that asyncio runs, in a callback of asyncio.
-
-    A callback runs in no task, and what it calls may use anyio, which asks sniffio which loop runs. Sniffio knows from
-    the current task or from this variable, which is not set in a program that began with plain `asyncio.run`.
-    """
-    _loop_name.set("asyncio")
 
 
 def _receive_buffer() -> memoryview:
