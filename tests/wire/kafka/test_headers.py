@@ -7,9 +7,11 @@ from tests.conformance.kafka.apis import decode_request, encode_response
 from tests.conformance.kafka.messages.brokers import ControlledShutdownRequest
 
 from odradek.errors import LocalProtocolError, RemoteProtocolError
+from odradek.wire.kafka.encode import encode
 from odradek.wire.kafka.headers import (
     WHOLE_BYTES,
     RequestHeader,
+    ResponseHeader,
     decode_response,
     encode_request,
     header_version,
@@ -64,6 +66,12 @@ def test_a_response_comes_back_with_its_correlation_id(version: int) -> None:
     response = HeartbeatResponse(error_code=25)
     frame = encode_response(response, version, 77)
     assert decode_response(HeartbeatResponse, version, frame[4:]) == (response, 77)
+
+
+def test_tagged_fields_in_the_header_of_a_response_are_skipped() -> None:
+    header = encode(ResponseHeader(correlation_id=77, unknown_tags=((0, b"new"),)), 1)
+    response = HeartbeatResponse(error_code=25)
+    assert decode_response(HeartbeatResponse, 4, header + encode(response, 4)) == (response, 77)
 
 
 def test_an_unsupported_version_is_answered_in_version_0() -> None:

@@ -8,7 +8,7 @@ from tests.conformance.kafka.apis import encode_response
 from odradek.errors import RemoteProtocolError
 from odradek.wire.kafka.messages.groups import HeartbeatResponse
 from odradek.wire.kafka.messages.metadata import MetadataResponse, MetadataResponseBroker
-from odradek.wire.kafka.responses import FrameDecoder, KafkaResponseDecoder
+from odradek.wire.kafka.responses import FrameDecoder, KafkaResponseDecoder, WholeFrameDecoder
 
 RESPONSE = MetadataResponse(brokers=(MetadataResponseBroker(node_id=1, host="b", port=9092),))
 FRAME = encode_response(RESPONSE, 9, 7)
@@ -28,6 +28,13 @@ def test_a_response_is_decoded_from_pieces_of_any_size(size: int) -> None:
     assert used == len(FRAME)
     assert response.result() == RESPONSE
     assert response.feed(whole[used:]) == 0
+
+
+def test_a_response_that_comes_whole_and_alone_is_decoded_at_once() -> None:
+    response = decoder()
+    assert response.feed(memoryview(FRAME)) == len(FRAME)
+    assert response.done and response.result() == RESPONSE
+    assert response.feed(memoryview(FRAME)) == 0
 
 
 def test_a_size_above_the_limit_or_below_zero_is_refused() -> None:
@@ -67,3 +74,5 @@ def test_what_happens_to_the_bytes_is_up_to_the_subclasses() -> None:
     for data in (b"\0\0\0\1a", b"\0\0\0\0"):
         with pytest.raises(NotImplementedError):
             FrameDecoder(10).feed(memoryview(data))
+        with pytest.raises(NotImplementedError):
+            WholeFrameDecoder(10).feed(memoryview(data))

@@ -85,7 +85,7 @@ class Stamp(NamedTuple):
     @property
     def following(self) -> int:
         """The base sequence of the batch after this one."""
-        return next_sequence(self.base_sequence, self.records)
+        return (self.base_sequence + self.records) % SEQUENCES
 
 
 @dataclass(eq=False, slots=True)

@@ -83,7 +83,7 @@ class BatchSequences:
         )
         if step not in _AGAIN:
             self._batches.pop(stamp, None)
-        return self._meaning(step, result)
+        return result if step is NextStep.DONE else self._meaning(step, result)
 
     def resolve_refusals(self, partition: TopicPartition) -> Sequence[PartitionBatch]:
         """Return the batches that cannot be sent again (see `ProducerSequences.resolve_refusals`)."""
@@ -115,11 +115,9 @@ class BatchSequences:
         self.producer.give_up(stamp, may_be_written=may_be_written)
 
     def _meaning(self, step: NextStep, result: PartitionResult) -> PartitionResult:
-        """Return what a decision makes of a result. An error that stays is the batch's own, made of the code of the
-        response: its attributes say what the decision is."""
+        """Return what a decision makes of a result, unless it is DONE. An error that stays is the batch's own, made of
+        the code of the response: its attributes say what the decision is."""
         error = result.error
-        if step is NextStep.DONE:
-            return result
         if step is NextStep.DUPLICATE:
             return PartitionResult(result.partition)
         if not isinstance(error, BrokerError):  # too large: divided if it can be, else refused

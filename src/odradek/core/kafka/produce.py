@@ -51,6 +51,9 @@ _MAY_BE_DAMAGED = frozenset({ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.CORRUPT_M
 NOT_IDEMPOTENT = ProducerIdentity(-1, -1)
 """The identity in batches of a producer that has none."""
 
+_NO_RECORD_ERRORS: Mapping[int, str] = {}
+_new_result = tuple.__new__  # without a Python function that names the fields
+
 _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
 
@@ -171,14 +174,15 @@ def read_produce(
         on_leader: Called with an answer that names another leader (KIP-951).
     """
     names = {topic_id: name for name, topic_id in topic_ids.items()}
-    answers: dict[str, dict[int, PartitionProduceResponse]] = {}
+    answers: dict[tuple[str, int], PartitionProduceResponse] = {}
     for topic in response.responses:
-        of_topic = answers.setdefault(topic.name or names.get(topic.topic_id, ""), {})
-        of_topic.update({answer.index: answer for answer in topic.partition_responses})
+        name = topic.name or names.get(topic.topic_id, "")
+        for answered in topic.partition_responses:
+            answers[name, answered.index] = answered
     results = []
     for batch in batches:
         partition = batch.partition
-        answer = answers.get(partition.topic, {}).get(partition.partition)
+        answer = answers.get((partition.topic, partition.partition))
         if answer is not None and not answer.error_code:
             results.append(_written(partition, answer))
             continue
@@ -193,7 +197,7 @@ def _written(partition: TopicPartition, answer: PartitionProduceResponse) -> Par
     position = None if answer.base_offset < 0 else Position(answer.base_offset)
     timestamp = None if answer.log_append_time_ms == NO_TIMESTAMP else answer.log_append_time_ms
     log_start = None if answer.log_start_offset < 0 else Position(answer.log_start_offset)
-    return PartitionResult(partition, None, position, timestamp, log_start)
+    return _new_result(PartitionResult, (partition, None, position, timestamp, log_start, _NO_RECORD_ERRORS))
 
 
 def _refused(batch: PartitionBatch, answer: PartitionProduceResponse | None, context: str) -> PartitionResult:

@@ -36,6 +36,8 @@ __all__ = [
 MAX_IN_FLIGHT = 5  # what a broker remembers per producer and partition, from 1.0 on
 LAST_EPOCH = 0x7FFF
 
+_new_stamp = tuple.__new__  # without a Python function that names the fields
+
 
 class NextStep(Enum):
     """Next step for a batch after a response."""
@@ -162,7 +164,7 @@ class IdempotentProducer:
             raise LocalProtocolError(f"{partition}: no batch can be sent yet: wait for a producer id or for responses")
         if state is None or state.producer != self.identity:
             state = self._partitions[partition] = _Sequences(self.identity)
-        stamp = Stamp(partition, state.producer, state.following, count)
+        stamp = _new_stamp(Stamp, (partition, state.producer, state.following, count))
         state.following = (state.following + count) % SEQUENCES
         state.pending.append(stamp)
         return stamp
@@ -182,7 +184,7 @@ class IdempotentProducer:
         state = self._partitions.get(stamp.partition)
         if state is None or stamp not in state.pending:
             return _step(code)
-        step = self._next_step(state, stamp, code, log_start_offset)
+        step = self._next_step(state, stamp, code, log_start_offset) if code else NextStep.DONE
         # What is sent again keeps its stamp: by that the broker recognises a batch that it has written before (KIP-98).
         # Every other error ends the stamp. Only FAIL says that nothing was written; otherwise its numbers may be in
         # use, and no later batch of the partition may be written before that is known.
@@ -297,8 +299,9 @@ class IdempotentProducer:
     def _acknowledge(self, state: _Sequences, stamp: Stamp, offset: int) -> None:
         state.pending.remove(stamp)
         state.established = True
-        if state.before(stamp.following) < state.before(state.expected):
-            state.expected = stamp.following
+        following = stamp.following
+        if following == state.following or state.before(following) < state.before(state.expected):
+            state.expected = following
         if offset >= 0:
             state.acked_offset = max(state.acked_offset, offset + stamp.records - 1)
         self._continue(stamp.partition, state)

@@ -13,7 +13,7 @@ from odradek.io.kafka.connection import MAX_RESPONSE_BYTES, KafkaConnection
 from odradek.io.kafka.handshake import Session
 from odradek.wire.kafka.headers import decode_response, encode_request
 from odradek.wire.kafka.messages.data import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from odradek.wire.kafka.responses import FrameDecoder
+from odradek.wire.kafka.responses import WholeFrameDecoder
 from odradek.wire.kafka.schema import ZERO_UUID
 
 __all__ = ["ProduceContext", "ProduceExchange"]
@@ -44,7 +44,7 @@ class ProduceContext:
     on_leader: OnLeader
 
 
-class ProduceExchange(FrameDecoder):
+class ProduceExchange(WholeFrameDecoder):
     """One request to Produce: encodes it when it leaves (`io.requests.RequestEncoder`), and decodes its response to the
     results of its batches (`io.requests.ResponseDecoder`).
 
@@ -59,7 +59,6 @@ class ProduceExchange(FrameDecoder):
     def __init__(self, context: ProduceContext, batches: Sequence[PartitionBatch], acks: int) -> None:
         super().__init__(MAX_RESPONSE_BYTES)
         self._context, self._batches, self._acks = context, batches, acks
-        self._frame = bytearray()
         self._response: ProduceResponse | None = None
         self._version = self._correlation_id = -1
         self._stamp = batches[0].stamp if batches else None
@@ -69,7 +68,9 @@ class ProduceExchange(FrameDecoder):
             # Produce itself adds partitions to a transaction from version 12 on (KIP-890), and names topics by id from
             # 13 on (KIP-516). Other producers stay with the versions that name topics.
             self._topic_ids = context.topic_ids({batch.partition.topic for batch in batches})
-        self.size = sum([len(batch.encoded or b"") for batch in batches])
+        self.size = 0
+        for batch in batches:
+            self.size += len(batch.encoded or b"")
 
     @property
     def version(self) -> int:
@@ -118,10 +119,7 @@ class ProduceExchange(FrameDecoder):
             response, self._batches, address=context.address, topic_ids=self._topic_ids, on_leader=context.on_leader
         )
 
-    def _take(self, part: memoryview) -> None:
-        self._frame += part
-
-    def _end(self) -> None:
-        self._response, correlation_id = decode_response(ProduceResponse, self._version, bytes(self._frame))
+    def _decode(self, frame: bytes) -> None:
+        self._response, correlation_id = decode_response(ProduceResponse, self._version, frame)
         if correlation_id != self._correlation_id:
             raise RemoteProtocolError(f"Produce: correlation id {correlation_id}, expected {self._correlation_id}")

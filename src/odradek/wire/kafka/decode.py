@@ -39,7 +39,8 @@ def decode(cls: type[M], version: int, data: Buffer, start: int = 0) -> M:
     Raises:
         RemoteProtocolError: The bytes are not a valid message of this version, or more bytes follow it.
     """
-    value, end = decoder(cls, version)(data, start)
+    read: Callable[[Buffer, int], tuple[M, int]] = _DECODERS.get((cls, version)) or decoder(cls, version)
+    value, end = read(data, start)
     if end != len(data):
         raise RemoteProtocolError(f"{title(cls, version)}: {len(data) - end} unexpected bytes follow at byte {end}")
     return value

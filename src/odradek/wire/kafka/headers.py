@@ -6,6 +6,7 @@ Source: KIP-482, KIP-511, kafka-specification.md 1.3 and 4.5.
 from __future__ import annotations
 
 import struct as binary
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Annotated, Any, TypeVar
 
@@ -41,8 +42,9 @@ R = TypeVar("R", bound=Response)
 CONTROLLED_SHUTDOWN = 7  # its key
 WHOLE_BYTES = 4096  # parts of at least this size are passed on, not copied
 
-_SIZE = binary.Struct(">i")
-_REQUEST_START = binary.Struct(">hhi")  # key, version and correlation id begin the header in all of its versions
+_ID = binary.Struct(">i")
+_REQUEST_START = binary.Struct(">ihhi")  # size; key, version and correlation id, with which every header begins
+_START_BYTES = _REQUEST_START.size - _ID.size  # without the size
 _NO_KEYS = bytes(4)
 _UNSUPPORTED_VERSION = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 
@@ -88,26 +90,30 @@ def encode_request(
         LocalProtocolError: The request cannot be encoded in this version.
         ValueError: There is no such version.
     """
-    start = _REQUEST_START.pack(request.SPEC.key, version, correlation_id)
     kind = type(request), version
-    header = _request_headers.get(kind)
-    if header is None:
-        header = _request_headers[kind] = header_version(*kind)
-    parts: list[Buffer] = [start + _header_end(header, client_id)]
-    encoder(type(request), version)(request, parts.append)
-    size = sum(map(len, parts))
-    parts.insert(0, _SIZE.pack(size))
+    known = _requests.get(kind)
+    if known is None:
+        known = _requests[kind] = header_version(*kind), encoder(*kind)
+    header, write = known
+    end = _header_end(header, client_id)
+    parts: list[Buffer] = [end]
+    write(request, parts.append)
+    size = _START_BYTES + sum(map(len, parts))
+    parts[0] = _REQUEST_START.pack(size, request.SPEC.key, version, correlation_id) + end
     return [b"".join(parts)] if size < WHOLE_BYTES else _joined(parts)
 
 
-_request_headers: dict[tuple[type[Message], int], int] = {}
-"""Request and its version -> the version of its header."""
+_requests: dict[tuple[type[Message], int], tuple[int, Callable[[Any, Callable[[Buffer], None]], None]]] = {}
+"""Request and its version -> the version of its header, and the encoder of its body."""
+
+_response_headers: dict[tuple[type[Message], int], int] = {}
+"""Response and its version -> the version of its header."""
 
 
 @lru_cache(maxsize=100)
 def _header_end(version: int, client_id: str | None) -> bytes:
     """Return what follows the correlation id in the header of a request: the same in every request of a client."""
-    return encode(RequestHeader(client_id=client_id), version)[_REQUEST_START.size :]
+    return encode(RequestHeader(client_id=client_id), version)[_START_BYTES:]
 
 
 def _joined(parts: list[Buffer]) -> list[Buffer]:
@@ -134,10 +140,18 @@ def decode_response(cls: type[R], version: int, frame: Buffer) -> tuple[R, int]:
     Raises:
         RemoteProtocolError: The bytes are not a valid response of this version.
     """
-    header, start = decoder(ResponseHeader, header_version(cls, version))(frame, 0)
+    kind = cls, version
+    header = _response_headers.get(kind)
+    if header is None:
+        header = _response_headers[kind] = header_version(*kind)
+    if len(frame) > _ID.size and not (header and frame[_ID.size]):  # without tagged fields, as all are so far
+        (correlation_id,), start = _ID.unpack_from(frame), _ID.size + header
+    else:
+        fields, start = decoder(ResponseHeader, header)(frame, 0)
+        correlation_id = fields.correlation_id
     if cls is ApiVersionsResponse and frame[start : start + 2] == _UNSUPPORTED_VERSION:
-        return _refused_version(cls, frame, start), header.correlation_id
-    return decode(cls, version, frame, start), header.correlation_id
+        return _refused_version(cls, frame, start), correlation_id
+    return decode(cls, version, frame, start), correlation_id
 
 
 def _refused_version(cls: type[R], frame: Buffer, start: int) -> R:

@@ -5,17 +5,19 @@ Brokers respond in the order of the requests, so a decoder is made for one expec
 
 from __future__ import annotations
 
+import struct
 from typing import Generic, TypeVar
 
 from odradek.errors import RemoteProtocolError
 from odradek.wire.kafka.headers import decode_response
 from odradek.wire.kafka.schema import Response
 
-__all__ = ["FrameDecoder", "KafkaResponseDecoder"]
+__all__ = ["FrameDecoder", "KafkaResponseDecoder", "WholeFrameDecoder"]
 
 R = TypeVar("R", bound=Response)
 
 _SIZE_BYTES = 4
+_read_size = struct.Struct(">i").unpack_from
 
 
 class FrameDecoder:
@@ -25,12 +27,13 @@ class FrameDecoder:
         max_bytes: Limit of the frame (bytes), without its size.
     """
 
+    done = False
+    """The frame is complete: no byte after it belongs to it."""
+    _size = b""
+    _left = 0  # missing bytes of the frame, once its size is known
+
     def __init__(self, max_bytes: int) -> None:
-        self.done = False
-        """The frame is complete: no byte after it belongs to it."""
         self._max_bytes = max_bytes
-        self._size = bytearray()
-        self._left = 0  # missing bytes of the frame, once its size is known
 
     def feed(self, data: memoryview) -> int:
         """Process the next bytes and return how many belonged to this frame: all of them, unless it is complete.
@@ -70,7 +73,38 @@ class FrameDecoder:
         raise NotImplementedError
 
 
-class KafkaResponseDecoder(FrameDecoder, Generic[R]):
+class WholeFrameDecoder(FrameDecoder):
+    """Base class: has the frame as a whole before its subclasses look at it."""
+
+    _frame: bytes | bytearray = b""
+
+    def feed(self, data: memoryview) -> int:
+        """Process the next bytes (`FrameDecoder.feed`). A frame that comes whole and alone, as most do, is not copied
+        first."""
+        size = len(data) - _SIZE_BYTES
+        if self._size or not 0 <= size <= self._max_bytes or _read_size(data)[0] != size:
+            return super().feed(data)
+        self._size = bytes(data[:_SIZE_BYTES])
+        self._decode(bytes(data[_SIZE_BYTES:]))
+        self.done = True
+        return len(data)
+
+    def _take(self, part: memoryview) -> None:
+        if self._frame:
+            self._frame += part
+        else:
+            self._frame = bytearray(part)
+
+    def _end(self) -> None:
+        frame, self._frame = bytes(self._frame), b""
+        self._decode(frame)
+
+    def _decode(self, frame: bytes) -> None:
+        """Process the frame, without its size."""
+        raise NotImplementedError
+
+
+class KafkaResponseDecoder(WholeFrameDecoder, Generic[R]):
     """Decodes one response.
 
     Args:
@@ -83,7 +117,6 @@ class KafkaResponseDecoder(FrameDecoder, Generic[R]):
     def __init__(self, cls: type[R], version: int, correlation_id: int, max_bytes: int) -> None:
         super().__init__(max_bytes)
         self._cls, self._version, self._correlation_id = cls, version, correlation_id
-        self._frame = bytearray()
         self._response: R | None = None
 
     def __repr__(self) -> str:
@@ -95,12 +128,8 @@ class KafkaResponseDecoder(FrameDecoder, Generic[R]):
         assert self._response is not None, "the response is not complete"
         return self._response
 
-    def _take(self, part: memoryview) -> None:
-        self._frame += part
-
-    def _end(self) -> None:
-        self._response, correlation_id = decode_response(self._cls, self._version, bytes(self._frame))
-        self._frame.clear()
+    def _decode(self, frame: bytes) -> None:
+        self._response, correlation_id = decode_response(self._cls, self._version, frame)
         if correlation_id != self._correlation_id:
             raise RemoteProtocolError(
                 f"{self._cls.__name__}: correlation id {correlation_id}, expected {self._correlation_id}"
