@@ -249,17 +249,19 @@ async def test_several_parts_go_out_as_one_multiproduce(peer: Peer) -> None:
         assert (stored(peer), stored(peer, P1)) == ([b"a", b"c"], [b"b"])
 
 
-async def test_small_batches_are_encoded_together_to_the_same_bytes(peer: Peer) -> None:
+@pytest.mark.parametrize("number", [1, 2])
+async def test_small_batches_are_encoded_together_to_the_same_bytes(peer: Peer, number: int) -> None:
     async with running(peer) as api:
         keyed = PartitionBatch(P1, [b"b", ProducerRecord(b"c", b"key")])
         for acks in -1, 0:
-            sent = api.produce_plain([part(b"a"), keyed], acks=acks, max_message_bytes=22)
+            others = [part(b"a") for _ in range(number - 1)]
+            sent = api.produce_plain([*others, keyed], acks=acks, max_message_bytes=22)
             assert sent is not None
             assert await sent is None
             assert await api.produce([part(b"behind")], acks=-1) is None
         assert keyed.encoded is None
         together = peer.requests[0]
-        await api.produce([part(b"a"), keyed], acks=-1)
+        await api.produce([*others, keyed], acks=-1)
         assert peer.requests.count(together) == 3
 
 
@@ -284,14 +286,13 @@ async def test_records_in_columns_are_stored_without_their_keys(
 @pytest.mark.parametrize(
     "others",
     [
-        [],
         [PartitionBatch(P1, [b"x"], compression="gzip")],
         [PartitionBatch(P1, [b"x"], encoded=encode_set([b"x"]))],
         [PartitionBatch(P1, [b"x"] * 128)],
         [PartitionBatch(P1, [b"x" * 1000])],
         [PartitionBatch(P1, [ProducerRecord(None)])],
     ],
-    ids=["alone", "compressed", "encoded", "many records", "too large", "null"],
+    ids=["compressed", "encoded", "many records", "too large", "null"],
 )
 async def test_other_batches_have_to_be_encoded_one_by_one(peer: Peer, others: list[PartitionBatch]) -> None:
     async with running(peer) as api:

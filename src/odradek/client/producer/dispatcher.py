@@ -49,6 +49,7 @@ __all__ = ["Dispatcher"]
 NOT_STARTED = Closed("this producer is not open; use it inside `async with`")
 PURGED = "purged"
 """Reason in the errors of records that `purge` drops."""
+_new_ack = tuple.__new__  # without a Python function that names the fields
 NO_TRANSACTION = UsageError("no transaction is open: send records inside `async with producer.transaction()`")
 
 
@@ -273,8 +274,9 @@ class Dispatcher:
                 self._end_flushes()
         if effects.refresh_metadata:
             self._lookups.refresh()
-        self.check_missing()
-        if self._sequences is not None:
+        if self.accumulator.missing:
+            self.check_missing()
+        if self._sequences is not None and (self._dropping or not self._sequences.ready):
             self._follow_sequences(self._sequences)
         # Last, because it ends everything: what has a result keeps it.
         if effects.fatal is not None:
@@ -318,7 +320,8 @@ class Dispatcher:
         for start, stop, send in batch.waiter_runs:
             # A broker names the offset of the first record, and gives those behind it the following ones.
             position = None if base is None else Position(base + start)
-            send.add_ack(Ack(batch.partition, position, stop - start, self._options.acks != 0, repeated, timestamp))
+            ack = batch.partition, position, stop - start, self._options.acks != 0, repeated, timestamp
+            send.add_ack(_new_ack(Ack, ack))
         if not topic.registered:
             topic.registered = True
             self._lookups.refresh()  # a list of brokers, unlike ZooKeeper, tells of new partitions only when asked

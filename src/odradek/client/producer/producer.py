@@ -232,13 +232,13 @@ class Producer:
         pending = PendingSend(dispatcher.loop)
         try:
             valid = self._validator.validate(topic, value, key, headers, timestamp, partition)
-            pending.remaining = 1
-            due = None if dispatcher.buffer_waiters else self._accumulator.append(*valid, pending, dispatcher.clock())
+            pending.remaining, now = 1, dispatcher.clock()
+            due = None if dispatcher.buffer_waiters else self._accumulator.append(*valid, pending, now)
             if due is None:
                 await dispatcher.wait_for_space(BufferWaiter(*valid, pending))
             else:  # to an idle broker in this very step, which saves the caller a step of the loop
                 for broker in due:
-                    dispatcher.senders[broker].drain()
+                    dispatcher.senders[broker].drain(now)
                 if partition is not None:
                     dispatcher.check_missing()
             await pending.wait()

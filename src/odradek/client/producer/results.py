@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple
 
 import anyio
@@ -17,7 +16,6 @@ from odradek.core.produce.batch import RECORD_OVERHEAD_BYTES, as_records
 from odradek.core.produce.packed_records import EncodedRecords
 from odradek.core.produce.partition_queue import TopicQueues
 from odradek.errors import DeliveryError, NotWritten, OdradekError, OutcomeUnknown, Rejected, Undelivered
-from odradek.io.requests import wake_waiter
 from odradek.types import Position, TopicPartition
 
 __all__ = [
@@ -175,7 +173,7 @@ class PendingSend:
         loop: Asyncio's, if that is what runs: waiting takes 3 us less with it.
     """
 
-    __slots__ = ("_loop", "_wake", "abandoned", "acks", "failed", "remaining")
+    __slots__ = ("_event", "_loop", "_waiter", "abandoned", "acks", "failed", "remaining")
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.acks: list[Ack] = []
@@ -183,7 +181,8 @@ class PendingSend:
         self.remaining = 0
         self.abandoned = False
         self._loop = loop
-        self._wake: Callable[[], None] | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._event: anyio.Event | None = None
 
     def add_ack(self, ack: Ack) -> None:
         self.acks.append(ack)
@@ -198,13 +197,11 @@ class PendingSend:
         if not self.remaining:
             await checkpoint()
         elif self._loop is not None:
-            waiter = self._loop.create_future()
-            self._wake = partial(wake_waiter, waiter)
-            await waiter
+            self._waiter = self._loop.create_future()
+            await self._waiter
         else:
-            event = anyio.Event()
-            self._wake = event.set
-            await event.wait()
+            self._event = anyio.Event()
+            await self._event.wait()
 
     def abandon(self, failures: Failures) -> None:
         """Note that the caller has gone: failures, past and to come, go where those of `put` go."""
@@ -215,8 +212,12 @@ class PendingSend:
 
     def _complete(self, records: int) -> None:
         self.remaining -= records
-        if not self.remaining and self._wake is not None:
-            self._wake()
+        if self.remaining:
+            return
+        if self._event is not None:
+            self._event.set()
+        elif self._waiter is not None and not self._waiter.done():  # else it was cancelled
+            self._waiter.set_result(None)
 
 
 @dataclass(slots=True, eq=False)

@@ -120,14 +120,18 @@ class Sender:
             at = self._wakes_at = self._next_wake_up()
             await self._work.wait(version, inf if at is None else max(0.0, at - self._clock()))
 
-    def drain(self) -> None:
-        """Send what is due now. Never raises: see `SenderHost.fail`."""
+    def drain(self, now: float | None = None) -> None:
+        """Send what is due now. Never raises: see `SenderHost.fail`.
+
+        Args:
+            now: The time (s), if the caller has just asked for it.
+        """
         if self._draining:  # by the result of a request that it just submitted: the outer call continues
             return
         self._draining, at, queue = True, None, self._queue
         try:
             while queue.waiting or queue.closed or queue.isolated:
-                now, broker = self._clock(), self._accumulator.table.brokers.get(self._broker)
+                now, broker = now or self._clock(), self._accumulator.table.brokers.get(self._broker)
                 if broker is None or now < self._retry_at or (self._outstanding and self._connection_changed(broker)):
                     at = self._next_wake_up()
                     break
@@ -139,6 +143,7 @@ class Sender:
                     self._encode_in_order(client, request)
                 else:
                     self._send(client, request)
+                now = None
         except Exception as error:
             self._host.fail(error)
         finally:
@@ -249,26 +254,20 @@ class Sender:
     # ---- requests and results ------------------------------------------------------------------------------
 
     def _send(self, client: BrokerClient, request: BrokerProduceRequest) -> None:
-        """Submit a request, after encoding the batches that need no compression: all at once if they are small."""
-        pending = None
-        if len(request.batches) > 1 and not request.isolated:
-            pending = self._produce_plain(client, request)
-        if pending is None:
-            plain = [batch for batch in request.batches if batch.encoded is None and batch.compression == "none"]
-            self._encode(client, request, plain)
-            if request.unencodable:
-                self._remove_unencodable(request)
+        """Submit a request. Small batches that need no compression are encoded all at once, by the client."""
+        pending, options = None, self._options
+        if not request.isolated:
             try:
-                if request.isolated and request.batches:
-                    request.probe = client.produce((), acks=-1)
-                if request.batches:
-                    pending = client.produce(request.batches, acks=self._options.acks)
-            except (ConfigError, LocalProtocolError) as error:  # nothing was queued, and never will be
-                for batch in tuple(request.batches):
-                    self._accumulator.reject(request, batch, error)
-            if pending is None:
-                self._host.apply(self._accumulator.complete(request, None))
-                return
+                pending = client.produce_plain(
+                    request.batches, acks=options.acks, max_message_bytes=options.max_message_bytes
+                )
+            except (ConfigError, LocalProtocolError):
+                pending = None  # encoded one by one, it is known which batch it is about
+        if pending is None:
+            pending = self._produce_each(client, request)
+        if pending is None:
+            self._host.apply(self._accumulator.complete(request, None))
+            return
         request.pending = pending
         self.requests += 1
         self.retries += request.batches[0].attempts > 1
@@ -278,41 +277,52 @@ class Sender:
             self._host.observation.sent(request, client.broker, self._clock())
         pending.add_done_callback(partial(self._on_result, request))
 
-    def _produce_plain(
+    def _produce_each(
         self, client: BrokerClient, request: BrokerProduceRequest
     ) -> PendingResult[Sequence[PartitionResult] | None] | None:
-        """Submit small batches, all encoded at once. Return None if they have to be encoded one by one, which also
-        tells what is wrong with one of them."""
-        options = self._options
+        """Submit batches, after encoding one by one those that are not yet. Return None if there is nothing to send."""
+        plain = [batch for batch in request.batches if batch.encoded is None and batch.compression == "none"]
+        self._encode(client, request, plain)
+        if request.unencodable:
+            self._remove_unencodable(request)
+        if not request.batches:
+            return None
         try:
-            return client.produce_plain(request.batches, acks=options.acks, max_message_bytes=options.max_message_bytes)
-        except (ConfigError, LocalProtocolError):
+            if request.isolated:
+                request.probe = client.produce((), acks=-1)
+            return client.produce(request.batches, acks=self._options.acks)
+        except (ConfigError, LocalProtocolError) as error:  # nothing was queued, and never will be
+            for batch in tuple(request.batches):
+                self._accumulator.reject(request, batch, error)
             return None
 
     def _on_result(self, request: BrokerProduceRequest) -> None:
         """Apply the result. Never raises, as `drain`."""
         self._outstanding -= 1
-        try:
-            self._apply_result(request)
-        except Exception as error:
-            self._host.fail(error)
-
-    def _apply_result(self, request: BrokerProduceRequest) -> None:
         assert request.pending is not None
         try:
-            results = request.pending.result()
-        except OdradekError as error:
-            self._host.apply(self._accumulator.retry(request, error, answered=_answered(request.probe)))
-            self._requeue_unsent()
-            self.wake()  # soon, and not now: requests that failed with it have yet to be called back
+            try:
+                results = request.pending.result()
+            except OdradekError as error:
+                self._host.apply(self._accumulator.retry(request, error, answered=_answered(request.probe)))
+                self._requeue_unsent()
+                self.wake()  # soon, and not now: requests that failed with it have yet to be called back
+                return
+            effects = self._accumulator.complete(request, results)
+            if effects.back_off:  # the connection counts no back-off after an answer
+                self._retry_at = self._clock() + self._options.backoff.delay(effects.back_off - 1, random())
+            self._host.apply(effects)
+        except Exception as error:
+            self._host.fail(error)
             return
-        effects = self._accumulator.complete(request, results)
-        if effects.back_off:  # the connection counts no back-off after an answer
-            self._retry_at = self._clock() + self._options.backoff.delay(effects.back_off - 1, random())
-        self._host.apply(effects)
-        if self._connection is not None and self._connection[0].broker != self._accumulator.table.brokers.get(
-            self._broker
-        ):
+        queue = self._queue
+        if queue.waiting or queue.closed or queue.isolated:
+            self._continue()
+
+    def _continue(self) -> None:
+        """Send what waits for the broker, now that a request has its result."""
+        broker = self._accumulator.table.brokers.get(self._broker)
+        if self._connection is not None and self._connection[0].broker != broker:
             self.wake()  # a new connection begins in a task, and this may be a callback of the loop
         else:
             self.drain()

@@ -40,6 +40,7 @@ from odradek.core.produce.batch import (
     Effects,
     ProduceBatch,
 )
+from odradek.core.produce.batch_states import BatchState
 from odradek.core.produce.broker_queue import BrokerQueue
 from odradek.core.produce.live_batches import LiveBatches
 from odradek.core.produce.packed_records import EncodedRecords, PackedRecords
@@ -51,6 +52,8 @@ from odradek.errors import MessageTooLarge, NotWritten, OdradekError, OutcomeUnk
 from odradek.types import TopicPartition
 
 __all__ = ["Accumulator"]
+
+_new_effects = tuple.__new__  # without a Python function that names the fields
 
 
 class Accumulator:
@@ -304,12 +307,12 @@ class Accumulator:
     def complete(self, request: BrokerProduceRequest, results: Sequence[PartitionResult] | None) -> Effects:
         """Handle the broker's answer: one result per batch, in order, or None: it has them all. A batch whose error is
         retriable is sent again; all others are finished."""
-        self._router.broker(request.broker).remove(request)
+        self._router.brokers[request.broker].remove(request)
         if results is None:
             self.live.finish_all(request.batches)
         else:
             for batch, result in zip(request.batches, results, strict=True):
-                if not batch.finished:
+                if batch.state is not BatchState.FINISHED:
                     self._apply_result(batch, result)
         self._return_all(request)
         return self.effects()
@@ -362,7 +365,7 @@ class Accumulator:
         Args:
             answered: It was isolated, and the broker had just answered on its connection.
         """
-        self._router.broker(request.broker).remove(request)
+        self._router.brokers[request.broker].remove(request)
         batches = [batch for batch in request.batches if not batch.finished]
         for batch in batches:
             batch.note_failure(error)
@@ -389,7 +392,7 @@ class Accumulator:
 
     def requeue(self, request: BrokerProduceRequest) -> Effects:
         """Take back a request that was not sent after all, as if it had not been taken."""
-        self._router.broker(request.broker).remove(request)
+        self._router.brokers[request.broker].remove(request)
         for batch in request.batches:
             batch.forget_attempt()
             if not batch.finished:
@@ -423,7 +426,8 @@ class Accumulator:
     def effects(self) -> Effects:
         """Return what is to be done since the last call."""
         live = self.live
-        effects = Effects(live.finished, self._pop_due(), self._metadata_is_stale, self._back_off, self._fatal)
+        due = self._pop_due() if self._due else ()
+        effects = _new_effects(Effects, (live.finished, due, self._metadata_is_stale, self._back_off, self._fatal))
         live.finished, self._metadata_is_stale, self._back_off, self._fatal = [], False, 0, None
         return effects
 

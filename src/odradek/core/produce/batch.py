@@ -60,14 +60,14 @@ def as_records(records: Iterable[bytes | ProducerRecord]) -> list[ProducerRecord
 
 
 def are_small(batches: Sequence[PartitionBatch]) -> bool:
-    """Return True if it pays to encode batches together (`BrokerClient.produce_plain`): they are several, have few
-    records, and none is encoded already or to be compressed."""
+    """Return True if it pays to encode batches together (`BrokerClient.produce_plain`), also a single one: they have
+    few records, and none is encoded already or to be compressed."""
     records = 0
     for batch in batches:
         if batch.encoded is not None or batch.compression != "none":
             return False
         records += len(batch.records)
-    return len(batches) > 1 and records <= FEW_RECORDS * len(batches)
+    return 0 < records <= FEW_RECORDS * len(batches)
 
 
 @dataclass(frozen=True, slots=True)

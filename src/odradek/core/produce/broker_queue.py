@@ -172,6 +172,8 @@ class BrokerQueue:
         """Return the age of the youngest batches that are sent now, as the time they began (s); -inf: none is due."""
         if isolated:
             return -inf if self.in_flight else inf
+        if self.has_waiters and self._in_order and not self.in_flight:
+            return inf  # what `_due_at` says of any batch then: since it began
         aged = now - SEND_EARLY_FRACTION * self._limits.latency
         oldest = self._oldest(self.waiting)
         if oldest is not None and (due := self._due_at(oldest)) <= now:
@@ -192,10 +194,10 @@ class BrokerQueue:
         more records are moved only if they began by then."""
         batches, sequences = request.batches, self._sequences
         maximum, left = MAX_REQUEST_PARTITIONS, self._limits.request_bytes
-        queues = [queue for queue in (self.closed, self.waiting) if queue]
-        if len(queues) > 1:  # neither must starve while the other alone fills a request
-            queues.sort(key=_age_of_first)
-        for waiting in [self.isolated] if isolated else queues:
+        queues = [self.isolated if isolated else self.closed or self.waiting]
+        if not isolated and self.closed and self.waiting:  # neither must starve while the other alone fills a request
+            queues = sorted((self.closed, self.waiting), key=_age_of_first)
+        for waiting in queues:
             while waiting and len(batches) < maximum:
                 batch = waiting[0]
                 if batch.waiting_queue is waiting:

@@ -39,6 +39,7 @@ class Router:
         numbers_by_broker: Partitions are numbered on each broker, and come and go with it: none is ever `missing`.
 
     Attributes:
+        brokers: What waits for each broker, by its id, since it was first asked for (`broker`).
         due: Brokers that became due since the accumulator took the last ones; a set in order.
         missing: Queues that have got explicit batches although their topic has no such partition; a set in order.
         keyless_is_sticky: Records without a key need not be shown to the partitioner.
@@ -64,7 +65,7 @@ class Router:
         self._limits, self._batch_bytes, self._live = limits, limits.batch_bytes, live
         self._partitioner, self._randrange, self._sequences = partitioner, randrange, sequences
         self._numbers_by_broker = numbers_by_broker
-        self._brokers: dict[int, BrokerQueue] = {}
+        self.brokers: dict[int, BrokerQueue] = {}
         self._always_first = sequences is None and limits.partition_in_flight == sys.maxsize
         """The only batch of a partition may be sent, whatever is in flight."""
 
@@ -147,9 +148,9 @@ class Router:
 
     def broker(self, broker: int) -> BrokerQueue:
         """Return what waits for a broker."""
-        queue = self._brokers.get(broker)
+        queue = self.brokers.get(broker)
         if queue is None:
-            queue = self._brokers[broker] = BrokerQueue(broker, self._limits, self.due, self._sequences)
+            queue = self.brokers[broker] = BrokerQueue(broker, self._limits, self.due, self._sequences)
         return queue
 
     def route(self, table: RoutingTable) -> None:

@@ -155,7 +155,7 @@ class KafkaBrokerClient:
     ) -> InFlightRequest[Any] | None:
         """Send small batches, encoded all at once (see `BrokerClient.produce_plain`). Each has a checksum and
         timestamps, so that it is encoded once: `encoded` is set."""
-        if not encode_small(batches, self.versions, max_message_bytes, self._now_ms()):
+        if not encode_small(batches, self.versions, max_message_bytes, int(self._clock() * 1000)):
             return None
         return self.produce(batches, acks=acks)
 

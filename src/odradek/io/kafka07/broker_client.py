@@ -167,7 +167,7 @@ class Kafka07BrokerClient:
     def produce_plain(
         self, batches: Sequence[PartitionBatch], *, acks: int, max_message_bytes: int
     ) -> PendingResult[Sequence[PartitionResult] | None] | None:
-        """Send small batches, encoded all at once (see `BrokerClient.produce_plain`), as one MULTIPRODUCE."""
+        """Send small batches, encoded all at once (see `BrokerClient.produce_plain`): the same bytes as `produce`."""
         if not are_small(batches):
             return None
         runs = [batch.records for batch in batches]
