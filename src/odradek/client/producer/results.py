@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -192,16 +192,15 @@ class PendingSend:
         self.failed.append(failed)
         self._complete(1)
 
-    async def wait(self) -> None:
-        """Wait until every record has an outcome. No more records may come."""
+    def wait(self) -> Awaitable[None]:
+        """Return what to await at once, until every record has an outcome. No more records may come."""
         if not self.remaining:
-            await checkpoint()
-        elif self._loop is not None:
+            return checkpoint()
+        if self._loop is not None:
             self._waiter = self._loop.create_future()
-            await self._waiter
-        else:
-            self._event = anyio.Event()
-            await self._event.wait()
+            return self._waiter
+        self._event = anyio.Event()
+        return self._event.wait()
 
     def abandon(self, failures: Failures) -> None:
         """Note that the caller has gone: failures, past and to come, go where those of `put` go."""

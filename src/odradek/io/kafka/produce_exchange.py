@@ -55,9 +55,9 @@ class ProduceExchange(WholeFrameDecoder):
     """
 
     api_name = "Produce"
+    _max_bytes = MAX_RESPONSE_BYTES  # all that the base class needs
 
     def __init__(self, context: ProduceContext, batches: Sequence[PartitionBatch], acks: int) -> None:
-        super().__init__(MAX_RESPONSE_BYTES)
         self._context, self._batches, self._acks = context, batches, acks
         self._response: ProduceResponse | None = None
         self._version = self._correlation_id = -1

@@ -79,8 +79,8 @@ class WholeFrameDecoder(FrameDecoder):
     _frame: bytes | bytearray = b""
 
     def feed(self, data: memoryview) -> int:
-        """Process the next bytes (`FrameDecoder.feed`). A frame that comes whole and alone, as most do, is not copied
-        first."""
+        """Process the next bytes (`FrameDecoder.feed`). A frame that comes whole and alone, as most do, is decoded from
+        where it is."""
         size = len(data) - _SIZE_BYTES
         if self._size or not 0 <= size <= self._max_bytes or _read_size(data)[0] != size:
             return super().feed(data)
