@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from inspect import get_annotations
 from types import NoneType
 from typing import (
@@ -33,6 +32,7 @@ from typing import (
     ClassVar,
     Generic,
     Literal,
+    NamedTuple,
     Self,
     TypeAlias,
     TypeVar,
@@ -101,8 +101,7 @@ LATEST = 0x7FFF
 # ---- types of fields ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Primitive:
+class Primitive(NamedTuple):
     """A type that is neither a struct nor an array.
 
     Args:
@@ -116,15 +115,13 @@ class Primitive:
     size: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Array:
+class Array(NamedTuple):
     """An array of one kind of element."""
 
     element: Kind
 
 
-@dataclass(frozen=True, slots=True)
-class Nested:
+class Nested(NamedTuple):
     """A struct as the type of a field."""
 
     type: type[Struct]
@@ -159,52 +156,34 @@ ZERO_UUID = bytes(16)
 # ---- marks --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Since:
-    version: int
+class _Mark(NamedTuple):
+    """One property of a field: the attribute of `Field`, and its value."""
+
+    attribute: str
+    value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class _Until:
-    version: int
+IGNORABLE = _Mark("ignorable", True)
 
 
-@dataclass(frozen=True, slots=True)
-class _Nullable:
-    first: int
-    last: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Tag:
-    number: int
-
-
-class _Ignorable:
-    pass
-
-
-IGNORABLE = _Ignorable()
-
-
-def since(version: int) -> _Since:
+def since(version: int) -> _Mark:
     """The first version that has the field."""
-    return _Since(version)
+    return _Mark("since", version)
 
 
-def until(version: int) -> _Until:
+def until(version: int) -> _Mark:
     """The last version that has the field."""
-    return _Until(version)
+    return _Mark("until", version)
 
 
-def nullable(first: int = 0, last: int = LATEST) -> _Nullable:
+def nullable(first: int = 0, last: int = LATEST) -> _Mark:
     """The versions in which the field may be null."""
-    return _Nullable(first, last)
+    return _Mark("nullable", (first, last))
 
 
-def tag(number: int) -> _Tag:
+def tag(number: int) -> _Mark:
     """The number of a tagged field."""
-    return _Tag(number)
+    return _Mark("tag", number)
 
 
 # ---- structs ------------------------------------------------------------------------------------------------
@@ -280,8 +259,7 @@ def _shown(value: object) -> str:
     return f"<{len(value)} bytes>" if isinstance(value, bytes | bytearray | memoryview) else repr(value)
 
 
-@dataclass(frozen=True, slots=True)
-class MessageSpec:
+class MessageSpec(NamedTuple):
     """Properties of a message besides its fields.
 
     Args:
@@ -365,8 +343,7 @@ def response_of(request: type[Request[R_co]]) -> type[R_co]:
 _responses: dict[type[Request[Any]], Any] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """One field of a struct, over all versions."""
 
     name: str
@@ -398,28 +375,18 @@ def fields_of(cls: type[Struct]) -> tuple[Field, ...]:
 
 
 def _hints(cls: type[Struct]) -> Mapping[str, Any]:
-    """Return the types of the fields as declared. `typing.get_type_hints` takes longer for the same."""
+    """Return the types of the fields as declared. `typing.get_type_hints` takes longer for the same: each class is
+    compiled as a whole here."""
     hints: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
-        scope = vars(sys.modules[base.__module__])
-        hints |= {name: eval(hint, scope) for name, hint in get_annotations(base).items() if not name.isupper()}
+        texts = {name: hint for name, hint in get_annotations(base).items() if not name.isupper()}
+        source = ", ".join(f"{name!r}: {hint}" for name, hint in texts.items())
+        hints |= eval(f"{{{source}}}", vars(sys.modules[base.__module__]))
     return hints
 
 
 def _field(name: str, hint: object, default: object) -> Field:
-    marks: dict[str, Any] = {}
-    for mark in _marks(hint):
-        match mark:
-            case _Since(version):
-                marks["since"] = version
-            case _Until(version):
-                marks["until"] = version
-            case _Nullable(first, last):
-                marks["nullable"] = (first, last)
-            case _Tag(number):
-                marks["tag"] = number
-            case _Ignorable():
-                marks["ignorable"] = True
+    marks = {mark.attribute: mark.value for mark in _marks(hint) if isinstance(mark, _Mark)}
     return Field(name, _kind(hint), default, **marks)
 
 
