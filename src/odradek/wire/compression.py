@@ -1,6 +1,7 @@
 """Compression of message sets and record batches: gzip, snappy, lz4 and zstd, with a bound on what comes out.
 
-Snappy, lz4 and zstd are decompressed by cramjam into buffers whose size is known before; gzip goes through zlib.
+Snappy, lz4 and zstd are decompressed by cramjam into buffers whose size is known before; gzip goes through zlib. The
+libraries are imported with the first data that is compressed.
 Readers are as tolerant as the Java classes of Kafka's own clients, because whatever those write and accept is in logs.
 Source: specification.md 2.2 (0.7), kafka-specification.md 3.4 (0.8 and later).
 """
@@ -16,9 +17,6 @@ from functools import cache, partial
 from io import BytesIO
 from itertools import islice
 from typing import NamedTuple
-
-import cramjam
-import snappy
 
 from odradek import engine as engines
 from odradek.engine import Buffer
@@ -225,6 +223,8 @@ _AT_A_TIME = 64  # blocks inspected before they are decompressed: 2 MiB of those
 
 
 def _xerial(data: bytes) -> bytes:
+    import snappy
+
     view, parts = memoryview(data), [_HEADER]
     for start in range(0, len(data), _BLOCK):
         block = snappy.compress(view[start : start + _BLOCK])
@@ -260,6 +260,8 @@ def _unsnap(block: memoryview, max_bytes: int) -> bytes:
 
 
 def _unsnap_into(block: memoryview, buffer: memoryview) -> int:
+    import cramjam
+
     try:
         return int(cramjam.snappy.decompress_raw_into(block, buffer))
     except cramjam.DecompressionError as error:

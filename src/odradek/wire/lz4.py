@@ -11,8 +11,6 @@ import struct
 from collections.abc import Iterator
 from functools import partial
 
-import cramjam
-
 from odradek.wire.decompressed import CompressionError, filled, too_large
 
 __all__ = ["compress", "decompress"]
@@ -39,6 +37,8 @@ def compress(data: bytes, level: int | None = None, *, hash_magic: bool = False)
     """
     if level is not None:
         return _compress_at(level, data, hash_magic)
+    import cramjam
+
     parts: list[bytes | memoryview] = [_OLD_HEADER if hash_magic else _HEADER]
     view = memoryview(data)
     for start in range(0, len(data), _BLOCK):
@@ -53,6 +53,8 @@ def compress(data: bytes, level: int | None = None, *, hash_magic: bool = False)
 
 def _compress_at(level: int, data: bytes, hash_magic: bool) -> bytes:
     """Return a frame of cramjam's, whose functions for single blocks have no levels. Its blocks have checksums."""
+    import cramjam
+
     packer = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
     packer.compress(data)
     frame = bytes(packer.finish())
@@ -78,6 +80,8 @@ def decompress(data: memoryview, max_bytes: int, *, check_header: bool = True) -
 
 def _fill(blocks: list[_Block], max_bytes: int, buffer: memoryview) -> int:
     """Decompress the blocks into a buffer; return how many bytes they hold."""
+    import cramjam
+
     end = 0
     for content, is_stored, bound in blocks:
         free = buffer[end : end + bound]

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import struct
 
-import cramjam
-
 from odradek.wire.decompressed import CompressionError, filled, too_large
 
 __all__ = ["compress", "decompress"]
@@ -26,6 +24,8 @@ _WINDOWS = [(1 << 10 + (code >> 3)) // 8 * (8 + (code & 7)) for code in range(25
 
 def compress(data: bytes, level: int = _LEVEL) -> bytes:
     """Return one frame."""
+    import cramjam
+
     return bytes(cramjam.zstd.compress(data, level=level))
 
 
@@ -36,6 +36,8 @@ def decompress(data: memoryview, max_bytes: int) -> bytes:
         CompressionError: A frame is damaged.
         DecompressedTooLarge: They hold more than `max_bytes`.
     """
+    import cramjam
+
     bound = _bound(data)
 
     def fill(buffer: memoryview) -> int:
