@@ -1,6 +1,7 @@
 """Producing and reading against an earlier commit: instructions that the client's process executes for a record.
 
     python benchmarks/_instructions_before.py TREE [--only WORD] [--kafka VERSION]
+    python benchmarks/_instructions_before.py TREE --start      # of whole short programs, and of bare imports
 
 Not part of scripts/bench: it needs valgrind and another checkout, TREE, with its engine built. Times on a machine that
 does other things vary by several per cent; the instructions of the same work hardly do, so this shows whether a change
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import Any
 
 import anyio
@@ -31,6 +33,21 @@ RATE = 300_000
 READ = 200_000
 """Records in the topic that is read."""
 
+FIRST_RECORD = """
+import asyncio, sys
+import odradek as od
+
+async def main():
+    async with od.connect(sys.argv[1]) as k, k.reader("of-1", start=od.EARLIEST) as reader:
+        await anext(aiter(reader))
+
+asyncio.run(main())
+"""
+STARTS = {
+    **{bare: bare for bare in ("pass", "import asyncio", "import anyio", "import click", "import odradek")},
+    "first record": FIRST_RECORD,
+    "odradek ls": "import sys; from odradek.cli import main; main(['ls', '--cluster', sys.argv[1]])",
+}
 READING = ("batches", "tables", "records")
 ROUNDS = 2
 
@@ -77,10 +94,19 @@ def work(cluster: str, name: str, share: float) -> None:
 
 def instructions(tree: Path, cluster: str, name: str, share: float) -> int:
     """Return how many instructions one process executes."""
+    return executed(tree, __file__, "--work", cluster, name, str(share))
+
+
+def environment(tree: Path) -> dict[str, str]:
+    """Return the environment of a process that uses a checkout, and caches its byte code."""
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return inherited | {"PYTHONPATH": str(tree / "src"), "PYTHONHASHSEED": "0"}
+
+
+def executed(tree: Path, *arguments: str) -> int:
     command = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]
-    command += [sys.executable, __file__, "--work", cluster, name, str(share)]
-    environment = os.environ | {"PYTHONPATH": str(tree / "src"), "PYTHONHASHSEED": "0"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    command += [sys.executable, *arguments]
+    done = subprocess.run(command, env=environment(tree), capture_output=True, text=True, check=True)
     counted = re.search(r"I\s+refs:\s+([\d,]+)", done.stderr)
     assert counted is not None, done.stderr
     return int(counted[1].replace(",", ""))
@@ -90,6 +116,15 @@ def per_record(tree: Path, cluster: str, name: str) -> float:
     records = READ if name in READING else WAYS[name][1]
     few, many = (instructions(tree, cluster, name, share) for share in (FEW, SCALE))
     return (many - few) / (records * (SCALE - FEW))
+
+
+def compare_starts(tree: Path, cluster: str) -> None:
+    """Print how many instructions, in millions, whole programs execute. Byte code is cached by a run before."""
+    for name, program in STARTS.items():
+        for each in (tree, ROOT):
+            subprocess.run([sys.executable, "-c", program, cluster], env=environment(each), stdout=DEVNULL, check=True)
+        before, now = (executed(each, "-c", program, cluster) for each in (tree, ROOT))
+        print(f"{name:44} {before / 1e6:9.1f} {now / 1e6:9.1f} {now / before:7.2f}", flush=True)
 
 
 async def fill(cluster: str) -> None:
@@ -104,6 +139,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tree", nargs="?", type=Path)
     parser.add_argument("--only", default="", help="measure what has this in its name")
+    parser.add_argument("--start", action="store_true", help="measure whole programs that end after their first result")
     parser.add_argument("--kafka", metavar="VERSION", help="a real broker of this release")
     parser.add_argument("--work", nargs=3, metavar=("CLUSTER", "NAME", "SHARE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -111,9 +147,13 @@ def main() -> None:
         cluster, name, share = options.work
         work(cluster, name, float(share))
         return
-    print(f"{'instructions a record':44} {'before':>9} {'now':>9} {'ratio':>7} {'of rounds':>14}")
+    counted = "instructions (millions)" if options.start else "instructions a record"
+    print(f"{counted:44} {'before':>9} {'now':>9} {'ratio':>7} {'of rounds':>14}")
     with kafka(options.kafka, TOPICS) if options.kafka else kafka07() as (cluster, _):
         anyio.run(fill, cluster)
+        if options.start:
+            compare_starts(options.tree, cluster)
+            return
         for name in (each for each in (*READING, *WAYS) if options.only in each):
             rounds = [[per_record(tree, cluster, name) for tree in (options.tree, ROOT)] for _ in range(ROUNDS)]
             before, now = (sorted(side)[ROUNDS // 2] for side in zip(*rounds, strict=True))

@@ -18,12 +18,13 @@ import operator
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from typing import Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from odradek.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = [
     "REQUIRED",
@@ -199,6 +200,8 @@ def path(*, exists: bool = True) -> Rule:
     """Allow the path of a file or directory, which must be there if it `exists`; returns a Path."""
 
     def check(name: str, value: object) -> Path:
+        from pathlib import Path
+
         if not isinstance(value, str | os.PathLike):
             wrong_type(name, value, "a path")
         if value == "":
@@ -318,8 +321,7 @@ REQUIRED: Any = object()
 """The default of an option that has none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """One option: its default, the rule for its values, and what it means (with its unit)."""
 
     default: Any

@@ -11,7 +11,6 @@ value None, whatever the type.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeVar
@@ -145,10 +144,18 @@ STRING: Serde[str] = Serde(str.encode, bytes.decode)
 
 def encode_json(value: Any) -> bytes:
     """Return JSON as UTF-8, without spaces. Raises ValueError, TypeError."""
+    import json
+
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
-JSON: Serde[Any] = Serde(encode_json, json.loads)
+def _decode_json(data: bytes) -> Any:
+    import json
+
+    return json.loads(data)
+
+
+JSON: Serde[Any] = Serde(encode_json, _decode_json)
 """JSON as UTF-8, without spaces."""
 
 SERIALIZER = arguments.optional(arguments.having("serialize", "a serializer, such as odradek.serde.JSON"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from enum import Enum, IntEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, NewType
 
 from odradek.engine import DecodedColumns, Headers
@@ -18,6 +19,7 @@ from odradek.errors import CorruptMessage
 __all__ = [
     "EARLIEST",
     "LATEST",
+    "NO_METADATA",
     "NO_TIMESTAMP",
     "AtTime",
     "Broker",
@@ -80,6 +82,10 @@ class CommittedPosition(NamedTuple):
 
     position: Position
     metadata: str = ""
+
+
+NO_METADATA: Mapping[TopicPartition, str] = MappingProxyType({})
+"""No text for any of the positions."""
 
 
 class Watermarks(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -153,8 +152,8 @@ async def test_what_a_turn_costs_does_not_depend_on_how_many_partitions_there_ar
     async with cluster.connect() as k:
         reader = k.reader("t", read_ahead_bytes=160 * KiB, tuning=Tuning(fetch_bytes=10_000))
         settings = reader._fetcher.settings
-        policy = dataclasses.replace(settings.policy, idle=Backoff(first_s=3600, max_s=3600), long_poll_s=0)
-        reader._fetcher.settings = dataclasses.replace(settings, policy=policy)
+        policy = settings.policy._replace(idle=Backoff(first_s=3600, max_s=3600), long_poll_s=0)
+        reader._fetcher.settings = settings._replace(policy=policy)
         async with reader:
             await anyio.wait_all_tasks_blocked()
             before = len(cluster.requests("fetch"))

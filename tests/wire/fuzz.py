@@ -12,7 +12,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from zlib import crc32
@@ -145,7 +144,7 @@ def read_scan(data: bytes) -> None:
 
 def read_set_everywhere(data: bytes, cuts: Sequence[int], options: DecoderOptions) -> None:
     before = engines.active
-    later = replace(options, defer_decompression=len(data) % 2 == 0)
+    later = options._replace(defer_decompression=len(data) % 2 == 0)
     try:
         engines.active, *others = ENGINES
         expected = read_set(data, (), options)

@@ -9,7 +9,6 @@ import time
 import tracemalloc
 from array import array
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -293,7 +292,7 @@ def test_no_buffer_is_held_after_feed(options: DecoderOptions, entry: MakeEntry)
     for odd in (b"", entry(b"bad", crc=1), entry(b"", attributes=1), encode_set([b"a"], GZIP), b"\xff\xff\xff\xff"):
         for defer in (False, True):
             buffer = bytearray(plain + odd + plain[:-1])
-            d = decoder(replace(options, defer_decompression=defer))
+            d = decoder(options._replace(defer_decompression=defer))
             d.feed(memoryview(buffer))
             buffer.clear()  # a BufferError while there is a view
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -98,6 +97,8 @@ class _ProfileReader:
         return Profile(keys.get("cluster"), security)
 
     def _table(self) -> Mapping[str, Any]:
+        import tomllib  # a command without a profile does not need it
+
         try:
             self._text = self._file.read_text("utf-8")
             file = tomllib.loads(self._text)

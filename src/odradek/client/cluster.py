@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 from odradek import arguments, engine
 from odradek.client.consumer.positions import resolve_positions
@@ -19,9 +19,8 @@ from odradek.client.options import (
     start_position,
 )
 from odradek.client.tasks import ShieldedTaskGroup
-from odradek.core.interfaces import ClusterStatistics, ProtocolDriver, RawRequest, RawResponse
+from odradek.core.interfaces import ClusterStatistics, ProtocolDriver
 from odradek.errors import ConfigError, UsageError
-from odradek.serde import BYTES, DESERIALIZER, SERIALIZER, Deserializer, Serializer
 from odradek.types import AtTime, Position, PositionSpec, TopicPartition
 
 if TYPE_CHECKING:  # imported when they are first made
@@ -32,6 +31,8 @@ if TYPE_CHECKING:  # imported when they are first made
     from odradek.client.consumer.share import ShareConsumer
     from odradek.client.producer.producer import Producer
     from odradek.client.producer.serializing import SerializingProducer
+    from odradek.core.interfaces import RawResponse
+    from odradek.serde import Deserializer, Serializer
 
 __all__ = ["Cluster"]
 
@@ -172,6 +173,8 @@ class Cluster:
 
         Cancellation: the request may have been applied.
         """
+        from odradek.core.interfaces import RawRequest
+
         _check_target(broker=broker, controller=controller, group=group, transactional_id=transactional_id)
         request = RawRequest(
             _API("api", api),
@@ -225,12 +228,15 @@ class Cluster:
             TypeError: An option of the wrong type, or an unknown one.
         """
         from odradek.client.producer.producer import Producer
-        from odradek.client.producer.serializing import SerializingProducer
 
-        keys, values = SERIALIZER("key_serializer", key_serializer), SERIALIZER("value_serializer", value_serializer)
+        serializers = _key_and_value("serializer", key_serializer, value_serializer)
         options.setdefault("tuning", self._tuning)
         raw = Producer(self.driver, **options)
-        return raw if keys is values is None else SerializingProducer(raw, keys or BYTES, values or BYTES)
+        if serializers is None:
+            return raw
+        from odradek.client.producer.serializing import SerializingProducer
+
+        return SerializingProducer(raw, *serializers)
 
     @overload
     def consumer(
@@ -279,14 +285,17 @@ class Cluster:
             Unsupported: The cluster has no groups: 0.7 without ZooKeeper, and brokers of 0.8.
         """
         from odradek.client.consumer.consumer import Consumer
-        from odradek.client.consumer.decoded import DecodedConsumer
 
-        keys, values = _deserializers(key_deserializer, value_deserializer)
+        deserializers = _key_and_value("deserializer", key_deserializer, value_deserializer)
         options.setdefault("tuning", self._tuning)
         if options.get("dead_letter_producer") is None:
             options["dead_letter_producer"] = self.producer
         raw = Consumer(self.driver, topics, **options)
-        return raw if keys is values is None else DecodedConsumer(raw, keys or BYTES, values or BYTES)
+        if deserializers is None:
+            return raw
+        from odradek.client.consumer.decoded import DecodedConsumer
+
+        return DecodedConsumer(raw, *deserializers)
 
     @arguments.with_options(ShareConsumerOptions)
     def share_consumer(self, topics: str | Iterable[str], **options: Unpack[ShareConsumerOptions]) -> ShareConsumer:
@@ -345,13 +354,16 @@ class Cluster:
             ConfigError: An option that cannot work.
             TypeError: An option of the wrong type, or an unknown one.
         """
-        from odradek.client.consumer.decoded import DecodedReader
         from odradek.client.consumer.reader import Reader
 
-        keys, values = _deserializers(key_deserializer, value_deserializer)
+        deserializers = _key_and_value("deserializer", key_deserializer, value_deserializer)
         options.setdefault("tuning", self._tuning)
         raw = Reader(self.driver, topics, **options)
-        return raw if keys is values is None else DecodedReader(raw, keys or BYTES, values or BYTES)
+        if deserializers is None:
+            return raw
+        from odradek.client.consumer.decoded import DecodedReader
+
+        return DecodedReader(raw, *deserializers)
 
 
 def _check_target(**targets: Any) -> None:
@@ -362,6 +374,12 @@ def _check_target(**targets: Any) -> None:
         raise ConfigError(f"{' and '.join(chosen)}: a request goes to one of them")
 
 
-def _deserializers(keys: object, values: object) -> tuple[Any, Any]:
-    """Check both. Raises TypeError."""
-    return DESERIALIZER("key_deserializer", keys), DESERIALIZER("value_deserializer", values)
+def _key_and_value(what: Literal["serializer", "deserializer"], keys: object, values: object) -> tuple[Any, Any] | None:
+    """Return the serializers or deserializers of keys and values, that of bytes for one that is None; None if both are.
+    Raises TypeError."""
+    if keys is values is None:
+        return None
+    from odradek.serde import BYTES, DESERIALIZER, SERIALIZER
+
+    rule = SERIALIZER if what == "serializer" else DESERIALIZER
+    return rule(f"key_{what}", keys) or BYTES, rule(f"value_{what}", values) or BYTES

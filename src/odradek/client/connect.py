@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from odradek import arguments
 from odradek.client.cluster import Cluster
 from odradek.client.options import TUNING, Tuning
 from odradek.io.drivers import DriverOptions, make_driver
 from odradek.io.observation import observer_calls
-from odradek.io.proxy import parse_proxy
-from odradek.io.security import SECURITY, Security
 
 if TYPE_CHECKING:
+    from odradek.io.security import Security
     from odradek.observe import Observer
     from odradek.observe.push import ClientMetrics
 
@@ -63,7 +62,7 @@ def connect(
         request_timeout_s=tuning.request_timeout,
         session_timeout_s=tuning.session_timeout,
         backoff=tuning.backoff,
-        security=SECURITY("security", security),
+        security=_SECURITY("security", security),
         client_id=_CLIENT_ID("client_id", client_id),
         rack=rack,
         observer=observer_calls(observer, metrics),
@@ -79,8 +78,21 @@ def _client_metrics(rack: str | None) -> ClientMetrics:
     return ClientMetrics(time.time_ns(), rack)
 
 
+def _check_security(name: str, value: object) -> Any:
+    from odradek.io.security import SECURITY
+
+    return SECURITY(name, value)
+
+
+def _parse_proxy(name: str, url: object) -> Any:
+    from odradek.io.proxy import parse_proxy
+
+    return parse_proxy(name, url)
+
+
 _URL = arguments.instance(str, "a text such as kafka://host:port")
 _FLAG = arguments.flag()
 _CLIENT_ID = arguments.text("a client id", at_most=249)
-_PROXY = arguments.optional(parse_proxy)
+_SECURITY = arguments.optional(_check_security)
+_PROXY = arguments.optional(_parse_proxy)
 _RACK = arguments.optional(arguments.text("a rack", at_most=249))

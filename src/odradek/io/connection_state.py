@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
@@ -64,8 +63,7 @@ CONNECTION: Machine[State, Event] = Machine(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionOptions:
+class ConnectionOptions(NamedTuple):
     """Options of a connection.
 
     Args:
@@ -75,7 +73,7 @@ class ConnectionOptions:
     """
 
     connect_timeout_s: float = 5.0
-    backoff: Backoff = field(default_factory=Backoff)
+    backoff: Backoff = Backoff()
     max_idle_s: float = math.inf
 
 

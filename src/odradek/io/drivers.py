@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -11,17 +10,16 @@ from odradek.core.backoff import Backoff
 from odradek.core.interfaces import ProtocolDriver
 from odradek.core.observer_calls import ObserverCalls
 from odradek.errors import ConfigError
-from odradek.io.proxy import Proxy
-from odradek.io.security import Security
 
 if TYPE_CHECKING:
+    from odradek.io.proxy import Proxy
+    from odradek.io.security import Security
     from odradek.observe.push import ClientMetrics
 
 __all__ = ["SCHEMES", "DriverOptions", "brokers_url", "make_driver", "url_forms", "zookeeper_url"]
 
 
-@dataclass(frozen=True, slots=True)
-class DriverOptions:
+class DriverOptions(NamedTuple):
     """Options of every driver.
 
     Args:

@@ -10,16 +10,17 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
-from anyio.streams.tls import TLSStream
 
 from odradek.errors import Unreachable
-from odradek.io.proxy import Proxy
 from odradek.io.tls import tls_error
 from odradek.io.transport import AsyncioTransport, StreamTransport, Transport, TrioTransport, on_asyncio
 from odradek.wire.proxy import ProxyError
+
+if TYPE_CHECKING:
+    from odradek.io.proxy import Proxy
 
 __all__ = ["connect"]
 
@@ -162,6 +163,8 @@ class _Opening:
             await self._pass_proxy(stream.send, stream.receive)
             if self._tls is None:
                 return TrioTransport(stream)
+            from anyio.streams.tls import TLSStream
+
             with self._at("tls"):
                 wrapped = await TLSStream.wrap(
                     stream, hostname=self._name, ssl_context=self._tls, standard_compatible=False

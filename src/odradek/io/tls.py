@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ssl
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from odradek.errors import ConfigError, Unreachable
-from odradek.io.security import Security
+
+if TYPE_CHECKING:
+    from odradek.io.security import Security
 
 __all__ = ["client_context", "tls_alert", "tls_error"]
 
@@ -66,6 +68,8 @@ def _trusting(security: Security) -> ssl.SSLContext:
 @contextmanager
 def _pem_file(text: str) -> Iterator[str]:
     """Write a text to a file that this user alone can read: OpenSSL takes a private key from a file only."""
+    import tempfile  # with shutil, and all that it can unpack
+
     with tempfile.NamedTemporaryFile("w", prefix="odradek-", suffix=".pem") as file:
         file.write(text)
         file.flush()

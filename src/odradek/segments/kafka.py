@@ -6,7 +6,7 @@ import io
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -203,7 +203,7 @@ class KafkaLog(SegmentedLog):
         first, last = max(start or 0, self.start), _NO_END if until is None else until
         stop = min(last, self.last_stable_offset if options.read_committed else self.end)
         is_visible = self._transactions.is_visible if options.read_committed else None
-        options = replace(options, max_message_bytes=LARGEST_ENTRY)
+        options = options._replace(max_message_bytes=LARGEST_ENTRY)
         for segment, following in self._between(first, stop):
             decoder = RecordDecoder(self.partition, Position(max(first, segment.start)), options)
             decoder.start_response(is_visible)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Generator
-from ipaddress import ip_address
 from typing import NamedTuple
 
 from odradek.errors import OdradekError
@@ -124,6 +123,8 @@ def _exactly(size: int, send: bytes = b"") -> Step:
 
 
 def _address(host: str) -> bytes:
+    from ipaddress import ip_address
+
     try:
         address = ip_address(host)
     except ValueError:
@@ -153,6 +154,8 @@ def http_connect(host: str, port: int, user: str | None = None, password: str = 
         UnicodeError: No host can have this name.
         ProxyError: From the exchange: the proxy refused, or does not speak HTTP.
     """
+    from ipaddress import ip_address
+
     try:
         ip_address(host)
         name = f"[{host}]" if ":" in host else host

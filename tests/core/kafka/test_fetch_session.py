@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from odradek.core.kafka.fetch_session import FetchPosition, FetchRequestSettings, FetchSession, FetchSessionState
@@ -16,7 +14,7 @@ from odradek.wire.kafka.messages.data import (
 )
 
 SETTINGS = FetchRequestSettings(max_wait_ms=100, min_bytes=1, max_bytes=1000, read_committed=True, rack="r1")
-BY_ID = replace(SETTINGS, by_id=True)
+BY_ID = SETTINGS._replace(by_id=True)
 A, B, C = (TopicPartition("t", n) for n in range(3))
 ID_1, ID_2 = b"1" * 16, b"2" * 16
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from odradek import arguments
 from odradek.client.options import COMMIT_METADATA, MAX_POSITION
 from odradek.client.options import partition as partition_rule
-from odradek.core.interfaces import NO_METADATA, OffsetStore
-from odradek.types import CommittedPosition, Position, TopicPartition
+from odradek.types import NO_METADATA, CommittedPosition, Position, TopicPartition
+
+if TYPE_CHECKING:
+    from odradek.core.interfaces import OffsetStore
 
 __all__ = ["CommitsOfNoMember", "check_partitions", "split_positions"]
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from odradek.client.options import Tuning
 from odradek.core.backoff import Backoff
@@ -22,8 +21,7 @@ LONG_POLL_S = 0.5
 """Time a broker may hold back an empty response, if it can (s)."""
 
 
-@dataclass(frozen=True, slots=True)
-class FetchSettings:
+class FetchSettings(NamedTuple):
     """Settings of a fetcher.
 
     Args:
@@ -34,7 +32,7 @@ class FetchSettings:
 
     limits: ReadAheadLimits
     policy: FetchPolicy
-    decoder: DecoderOptions = field(default_factory=DecoderOptions)
+    decoder: DecoderOptions = DecoderOptions()
 
 
 def fetch_settings(

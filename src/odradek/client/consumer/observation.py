@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from itertools import count
+from typing import TYPE_CHECKING
 
 import anyio
 
 from odradek.core.fetch.cursor import CursorFetch
-from odradek.core.interfaces import Assignment, Membership, RebalanceListener
 from odradek.core.observer_calls import ObserverCalls
 from odradek.errors import OdradekError
 from odradek.types import Broker, Columns, Position, TopicPartition
+
+if TYPE_CHECKING:
+    from odradek.core.interfaces import Assignment, Membership, RebalanceListener
 
 __all__ = ["ReaderObservation"]
 

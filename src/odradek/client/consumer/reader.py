@@ -11,7 +11,6 @@ under the name of a group, when `commit` is called.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
@@ -25,7 +24,6 @@ from odradek.client.consumer.committed import CommitsOfNoMember, check_partition
 from odradek.client.consumer.fetch_settings import fetch_settings
 from odradek.client.consumer.fetcher import Fetcher
 from odradek.client.consumer.positions import missing_partitions, resolve_positions
-from odradek.client.consumer.statistics import ReaderStatistics
 from odradek.client.consumer.streams import ArrowTables, Batches, Stream
 from odradek.client.options import DRIVER, ReaderOptions, StartPositions, Tuning
 from odradek.client.options import partition as partition_rule
@@ -52,6 +50,8 @@ from odradek.types import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from odradek.client.consumer.statistics import ReaderStatistics
 
 __all__ = ["Reader"]
 
@@ -174,10 +174,14 @@ class Reader(PartitionReaderBase):
         """
         exact = sorted(self._exact_positions().items())
         at = [[p.topic, p.broker, p.partition, *_as_json(position)] for p, position in exact if position is not None]
+        import json
+
         return json.dumps({"odradek": 1, "at": at}, separators=(",", ":"))
 
     def statistics(self) -> ReaderStatistics:
         """Return `ReaderStatistics`. It takes some microseconds for each partition; no request is sent."""
+        from odradek.client.consumer.statistics import ReaderStatistics
+
         return ReaderStatistics(**self._counters())
 
     async def commit(
@@ -351,6 +355,8 @@ def _chosen_topics(topics: object) -> tuple[tuple[str, ...], Mapping[TopicPartit
 
 
 def _parse_bookmark(option: str, text: str) -> dict[TopicPartition, ExactPosition]:
+    import json
+
     try:
         token = json.loads(text)
         if token["odradek"] != 1:

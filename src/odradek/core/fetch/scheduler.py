@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 from typing import NamedTuple
@@ -40,8 +39,7 @@ COALESCE_FRACTION = 0.5
 """Partitions due within this fraction of the longest idle pause are polled now, in one request with others."""
 
 
-@dataclass(frozen=True, slots=True)
-class FetchPolicy:
+class FetchPolicy(NamedTuple):
     """Policy for responses that bring nothing.
 
     Args:

@@ -7,21 +7,20 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
-from odradek.core.observer_calls import ObserverCalls
-from odradek.core.produce.partitioners import Partitioner
-from odradek.types import AtTime, Broker, Position, PositionSpec, TopicPartition
-
-from .fetch import DecoderOptions, LogDecoder, PartitionFetch
-from .groups import Membership, OffsetStore, Subscription
-from .logs import LogAccess
-from .metadata import ClusterMetadata
-from .produce import PartitionBatch, PartitionResult, ProducerRecord, ProducerSequences, RefusalPolicy
-from .raw import RawRequest, RawResponse
-from .share import ShareGroup, ShareSubscription
-from .transactions import ProducerTransactions
-
 if TYPE_CHECKING:
     from odradek.core.admin import ClusterAdmin
+    from odradek.core.observer_calls import ObserverCalls
+    from odradek.core.produce.partitioners import Partitioner
+    from odradek.types import AtTime, Broker, Position, PositionSpec, TopicPartition
+
+    from .fetch import DecoderOptions, LogDecoder, PartitionFetch
+    from .groups import Membership, OffsetStore, Subscription
+    from .logs import LogAccess
+    from .metadata import ClusterMetadata
+    from .produce import PartitionBatch, PartitionResult, ProducerRecord, ProducerSequences, RefusalPolicy
+    from .raw import RawRequest, RawResponse
+    from .share import ShareGroup, ShareSubscription
+    from .transactions import ProducerTransactions
 
 __all__ = ["NOT_OPEN", "BrokerClient", "ClusterStatistics", "PendingResult", "ProtocolDriver"]
 

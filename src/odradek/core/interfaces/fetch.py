@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from odradek.errors import CorruptMessage, OdradekError
 from odradek.types import Columns, Position, TopicPartition
@@ -11,8 +10,7 @@ from odradek.types import Columns, Position, TopicPartition
 __all__ = ["DecoderOptions", "LogDecoder", "PartitionFetch"]
 
 
-@dataclass(frozen=True, slots=True)
-class DecoderOptions:
+class DecoderOptions(NamedTuple):
     """Options for decoding fetched bytes.
 
     Args:

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from odradek.types import CommittedPosition, Position, TopicPartition
+from odradek.types import NO_METADATA, CommittedPosition, Position, TopicPartition
 
 __all__ = ["NO_METADATA", "Assignment", "Membership", "OffsetStore", "RebalanceListener", "Subscription"]
-
-
-NO_METADATA: Mapping[TopicPartition, str] = MappingProxyType({})
-"""No text for any of the positions."""
 
 
 @dataclass(frozen=True, slots=True)

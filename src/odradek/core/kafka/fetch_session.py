@@ -9,8 +9,8 @@ in doubt, the next request is a full one; what a response says of partitions is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from odradek.core.states import Machine
 from odradek.types import TopicPartition
@@ -75,8 +75,7 @@ SESSION: Machine[FetchSessionState, FetchSessionEvent] = Machine(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class FetchPosition:
+class FetchPosition(NamedTuple):
     """Position and limits for fetching one partition.
 
     Args:
@@ -94,8 +93,7 @@ class FetchPosition:
     topic_id: bytes = ZERO_UUID
 
 
-@dataclass(frozen=True, slots=True)
-class FetchRequestSettings:
+class FetchRequestSettings(NamedTuple):
     """Settings of a whole request.
 
     Args:
@@ -116,7 +114,6 @@ class FetchRequestSettings:
     by_id: bool = False
 
 
-@dataclass(slots=True)
 class FetchSession:
     """The session with one broker, for one request at a time.
 
@@ -124,16 +121,11 @@ class FetchSession:
         enabled: False not to use sessions.
     """
 
-    enabled: bool = True
-    state: FetchSessionState = FetchSessionState.NONE
-    session_id: int = NO_SESSION
-    epoch: int = FIRST_EPOCH
-    _remembered: dict[TopicPartition, FetchPosition] = field(default_factory=dict)
-    _by_id: bool = False
-
-    def __post_init__(self) -> None:
-        if not self.enabled:
-            self.state = FetchSessionState.OFF
+    def __init__(self, enabled: bool = True) -> None:
+        self.state = FetchSessionState.NONE if enabled else FetchSessionState.OFF
+        self.session_id, self.epoch = NO_SESSION, FIRST_EPOCH
+        self._remembered: dict[TopicPartition, FetchPosition] = {}
+        self._by_id = False
 
     @property
     def is_full(self) -> bool:

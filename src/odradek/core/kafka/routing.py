@@ -8,8 +8,8 @@ ids, many responses in a row with a lower epoch are the sign of it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import NamedTuple
 
 from odradek.types import TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
@@ -37,8 +37,7 @@ OFFSETS_TOPIC = "__consumer_offsets"
 _HARMLESS = frozenset({ErrorCode.NONE, ErrorCode.REPLICA_NOT_AVAILABLE})
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerEndpoint:
+class BrokerEndpoint(NamedTuple):
     """One broker and its address on this client's listener."""
 
     node_id: int
@@ -47,8 +46,7 @@ class BrokerEndpoint:
     rack: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
+class Partition(NamedTuple):
     """One partition as the cluster describes it.
 
     Args:
@@ -70,8 +68,7 @@ class Partition:
     older_responses: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Topic:
+class Topic(NamedTuple):
     """One topic. With an error it has no partitions; those known before are discarded.
 
     Args:
@@ -86,13 +83,12 @@ class Topic:
     name: str
     topic_id: bytes = ZERO_UUID
     is_internal: bool = False
-    partitions: Mapping[int, Partition] = field(default_factory=dict)
+    partitions: Mapping[int, Partition] = MappingProxyType({})
     error_code: int = 0
     former_ids: tuple[bytes, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(NamedTuple):
     """Changes made by a new response.
 
     Args:
@@ -111,8 +107,7 @@ class Changes:
     bootstrap_again: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class KafkaRoutingTable:
+class KafkaRoutingTable(NamedTuple):
     """Brokers, topics and leaders at one moment.
 
     Args:
@@ -122,8 +117,8 @@ class KafkaRoutingTable:
         controller_id: The controller, to which ZooKeeper clusters want admin requests sent; -1 unknown.
     """
 
-    brokers: Mapping[int, BrokerEndpoint] = field(default_factory=dict)
-    topics: Mapping[str, Topic] = field(default_factory=dict)
+    brokers: Mapping[int, BrokerEndpoint] = MappingProxyType({})
+    topics: Mapping[str, Topic] = MappingProxyType({})
     cluster_id: str | None = None
     controller_id: int = -1
 
@@ -187,8 +182,7 @@ class KafkaRoutingTable:
         brokers = {
             b.node_id: BrokerEndpoint(b.node_id, b.host, b.port, b.rack) for b in response.brokers
         } or self.brokers
-        table = replace(
-            self,
+        table = self._replace(
             brokers=MappingProxyType(brokers),
             topics=MappingProxyType(topics),
             cluster_id=response.cluster_id or self.cluster_id,
@@ -256,10 +250,10 @@ class KafkaRoutingTable:
         topic = self.topics[where.topic]
         partitions = {
             **topic.partitions,
-            where.partition: replace(partition, leader=leader, leader_epoch=leader_epoch, error_code=0),
+            where.partition: partition._replace(leader=leader, leader_epoch=leader_epoch, error_code=0),
         }
-        topics = {**self.topics, where.topic: replace(topic, partitions=MappingProxyType(partitions))}
-        return replace(self, brokers=MappingProxyType(brokers), topics=MappingProxyType(topics)), True
+        topics = {**self.topics, where.topic: topic._replace(partitions=MappingProxyType(partitions))}
+        return self._replace(brokers=MappingProxyType(brokers), topics=MappingProxyType(topics)), True
 
 
 def _is_recreated(before: bytes, after: bytes) -> bool:
@@ -284,7 +278,7 @@ def _newer(before: Partition | None, after: Partition) -> Partition:
         return after
     if before.leader_epoch <= after.leader_epoch or before.older_responses == OLDER_RESPONSES:
         return after
-    return replace(before, older_responses=before.older_responses + 1)
+    return before._replace(older_responses=before.older_responses + 1)
 
 
 def _all(topics: Mapping[str, Topic]) -> dict[TopicPartition, Partition]:

@@ -8,21 +8,19 @@ closes the connection. So two requests are written back to back, and the first r
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import RemoteProtocolError, Unsupported
+from odradek.wire.kafka import messages
 from odradek.wire.kafka.error_codes import ErrorCode
-from odradek.wire.kafka.messages.groups import FindCoordinatorRequest, ListGroupsRequest, OffsetFetchRequest
 from odradek.wire.kafka.messages.metadata import (
     ApiVersionsRequest,
     ApiVersionsResponse,
     MetadataRequest,
     MetadataRequestTopic,
 )
-from odradek.wire.kafka.messages.security import SaslHandshakeRequest, SaslHandshakeResponse
 from odradek.wire.kafka.schema import Request, Response
 
 __all__ = [
@@ -39,8 +37,7 @@ __all__ = [
 FIRST_VERSION = 3  # of ApiVersions: the first with a client's name and features; 2.4 and later have it
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(NamedTuple):
     """Write these requests back to back and report the first thing that happens.
 
     Args:
@@ -53,20 +50,17 @@ class Probe:
     reconnect: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
-    """The first response, and the index of its request."""
+class Received(NamedTuple):
+    """The first response, and the index of its request among those of the probe."""
 
-    index: int
+    number: int
     response: Response
 
 
-@dataclass(frozen=True, slots=True)
 class ConnectionClosed:
     """The broker closed the connection before it responded."""
 
 
-@dataclass(frozen=True, slots=True)
 class Silent:
     """No response and no close within the deadline of a request."""
 
@@ -118,18 +112,18 @@ def probe_after_sasl(software: str, software_version: str, at_most: Mapping[int,
     raise Unsupported("SASL", "a broker of 0.10 or later: there was no response to ApiVersions on this listener")
 
 
-def probe_sasl() -> Generator[Probe, ProbeOutcome, SaslHandshakeResponse | None]:
+def probe_sasl() -> Generator[Probe, ProbeOutcome, messages.security.SaslHandshakeResponse | None]:
     """Find out why a broker answered ApiVersions, and the connection ended before its answer to Metadata: a listener
     that expects SASL closes it, and so does whatever cuts a line. Only the former takes part in a SASL handshake.
 
     Returns:
         Its answer, which names its mechanisms; None from a listener without SASL, or if there is no answer.
     """
-    outcome = yield Probe(((SaslHandshakeRequest(mechanism="PLAIN"), 0),), reconnect=True)
+    outcome = yield Probe(((messages.security.SaslHandshakeRequest(mechanism="PLAIN"), 0),), reconnect=True)
     response = outcome.response if isinstance(outcome, Received) else None
-    if not isinstance(response, SaslHandshakeResponse) or response.error_code == ErrorCode.ILLEGAL_SASL_STATE:
+    if not isinstance(response, messages.security.SaslHandshakeResponse):
         return None
-    return response
+    return None if response.error_code == ErrorCode.ILLEGAL_SASL_STATE else response
 
 
 def _negotiate(ask: ApiVersionsRequest, response: Response, at_most: Mapping[int, int] | None) -> ProbeFlow:
@@ -155,7 +149,7 @@ def _versions(response: Response) -> ApiVersionsResponse:
 
 def _confirm_09(at_most: Mapping[int, int] | None) -> ProbeFlow:
     """Confirm the release: only 0.9 and later respond to ListGroups."""
-    outcome = yield Probe(((ListGroupsRequest(), 0),))
+    outcome = yield Probe(((messages.groups.ListGroupsRequest(), 0),))
     if isinstance(outcome, Received):
         return BrokerVersions.of_release("0.9.0", at_most)
     raise Unsupported("this address", "a Kafka broker: it responds to Metadata, not to ApiVersions or ListGroups")
@@ -164,8 +158,8 @@ def _confirm_09(at_most: Mapping[int, int] | None) -> ProbeFlow:
 def _probe_08(metadata: MetadataRequest, at_most: Mapping[int, int] | None) -> ProbeFlow:
     """Distinguish the releases that close the connection after an unknown key, the newest first."""
     steps: tuple[tuple[str, Request[Any]], ...] = (
-        ("0.8.2", FindCoordinatorRequest(key="odradek")),
-        ("0.8.1", OffsetFetchRequest(group_id="odradek")),
+        ("0.8.2", messages.groups.FindCoordinatorRequest(key="odradek")),
+        ("0.8.1", messages.groups.OffsetFetchRequest(group_id="odradek")),
         ("0.8.0", metadata),
     )
     for release, request in steps:

@@ -14,30 +14,14 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from odradek.errors import ConfigError, Unsupported
+from odradek.wire.kafka import messages
 from odradek.wire.kafka.messages.data import (
     FetchRequest,
     ListOffsetsRequest,
     OffsetForLeaderEpochRequest,
     ProduceRequest,
 )
-from odradek.wire.kafka.messages.groups import (
-    ConsumerGroupHeartbeatRequest,
-    FindCoordinatorRequest,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-)
 from odradek.wire.kafka.messages.metadata import ApiVersionsResponse, MetadataRequest
-from odradek.wire.kafka.messages.security import SaslHandshakeRequest
-from odradek.wire.kafka.messages.transactions import (
-    AddOffsetsToTxnRequest,
-    AddPartitionsToTxnRequest,
-    EndTxnRequest,
-    InitProducerIdRequest,
-    TxnOffsetCommitRequest,
-)
 from odradek.wire.kafka.schema import ZERO_UUID, Request
 
 __all__ = ["OLD_RELEASES", "BrokerVersions", "VersionRange", "choose", "needs_client_wait"]
@@ -57,16 +41,14 @@ class VersionRange(NamedTuple):
 
 # Versions that are never chosen although both sides know them: AddPartitionsToTxn from 4 on is for brokers, and
 # FindCoordinator from 4 on asks for several keys at once, which nothing here needs.
-_ALWAYS_AT_MOST = {AddPartitionsToTxnRequest.SPEC.key: 3, FindCoordinatorRequest.SPEC.key: 3}
+_ADD_PARTITIONS_TO_TXN, _FIND_COORDINATOR = 24, 10
+_ALWAYS_AT_MOST = {_ADD_PARTITIONS_TO_TXN: 3, _FIND_COORDINATOR: 3}
 # Above these, topics are named by id only.
-_WITHOUT_TOPIC_IDS = {
-    ProduceRequest.SPEC.key: 12,
-    FetchRequest.SPEC.key: 12,
-    OffsetCommitRequest.SPEC.key: 9,
-    OffsetFetchRequest.SPEC.key: 9,
-}
+_OFFSET_COMMIT, _OFFSET_FETCH = 8, 9
+_WITHOUT_TOPIC_IDS = {ProduceRequest.SPEC.key: 12, FetchRequest.SPEC.key: 12, _OFFSET_COMMIT: 9, _OFFSET_FETCH: 9}
 # Above these, the transaction protocol is that of KIP-890, part 2.
-_TRANSACTIONS_V1 = {ProduceRequest.SPEC.key: 11, TxnOffsetCommitRequest.SPEC.key: 4, EndTxnRequest.SPEC.key: 4}
+_TXN_OFFSET_COMMIT, _END_TXN = 28, 26
+_TRANSACTIONS_V1 = {ProduceRequest.SPEC.key: 11, _TXN_OFFSET_COMMIT: 4, _END_TXN: 4}
 # From these on a broker responds to a throttled request at once, and the client has to wait.
 _CLIENT_WAITS_FROM = {0: 6, 1: 8, 2: 3, 3: 6, 8: 4, 9: 4, 10: 2, 11: 3, 12: 2, 13: 2, 14: 2, 15: 2, 16: 2, 18: 2}
 _CLIENT_WAITS_FROM |= {19: 3, 20: 2, 32: 2}
@@ -298,7 +280,7 @@ class BrokerVersions:
 
     @cached_property
     def has_idempotence(self) -> bool:
-        return self.has(InitProducerIdRequest) and self.has_record_batches
+        return self.has(messages.transactions.InitProducerIdRequest) and self.has_record_batches
 
     @cached_property
     def remembered_batches(self) -> int:
@@ -308,82 +290,83 @@ class BrokerVersions:
     @cached_property
     def has_epoch_bump(self) -> bool:
         """A producer may raise its own epoch after an error (KIP-360)."""
-        return self.has(InitProducerIdRequest, 3)
+        return self.has(messages.transactions.InitProducerIdRequest, 3)
 
     @cached_property
     def has_transactions(self) -> bool:
         """Hidden by brokers whose message format is older than 0.11 (kafka-specification.md 1.1, note 3)."""
-        apis = (AddPartitionsToTxnRequest, AddOffsetsToTxnRequest, EndTxnRequest, TxnOffsetCommitRequest)
+        of = messages.transactions
+        apis = (of.AddPartitionsToTxnRequest, of.AddOffsetsToTxnRequest, of.EndTxnRequest, of.TxnOffsetCommitRequest)
         return self.has_idempotence and all(self.has(api) for api in apis)
 
     @cached_property
     def has_transactions_v2(self) -> bool:
         """Produce adds partitions to the transaction, and each transaction has an epoch of its own (KIP-890)."""
-        return self.finalized.get("transaction.version", 0) >= 2 and self.has(EndTxnRequest, 5)
+        return self.finalized.get("transaction.version", 0) >= 2 and self.has(messages.transactions.EndTxnRequest, 5)
 
     @cached_property
     def has_group_fencing(self) -> bool:
         """Offsets in a transaction are fenced by the group's generation (KIP-447)."""
-        return self.has(TxnOffsetCommitRequest, 3)
+        return self.has(messages.transactions.TxnOffsetCommitRequest, 3)
 
     # ---- groups ----
 
     @cached_property
     def has_groups(self) -> bool:
-        return self.has(JoinGroupRequest) and self.has(HeartbeatRequest)
+        return self.has(messages.groups.JoinGroupRequest) and self.has(messages.groups.HeartbeatRequest)
 
     @cached_property
     def has_rebalance_timeout(self) -> bool:
         """Members have a time limit for giving up partitions; else it is their session timeout."""
-        return self.has(JoinGroupRequest, 1)
+        return self.has(messages.groups.JoinGroupRequest, 1)
 
     @cached_property
     def has_static_members(self) -> bool:
-        return self.has(JoinGroupRequest, 5)
+        return self.has(messages.groups.JoinGroupRequest, 5)
 
     @cached_property
     def has_member_lists(self) -> bool:
         """LeaveGroup has a list of members, including static ones."""
-        return self.has(LeaveGroupRequest, 3)
+        return self.has(messages.groups.LeaveGroupRequest, 3)
 
     @cached_property
     def has_group_lists(self) -> bool:
         """OffsetFetch is for several groups, and names the member that sends it."""
-        return self.has(OffsetFetchRequest, 8)
+        return self.has(messages.groups.OffsetFetchRequest, 8)
 
     @cached_property
     def has_stable_offsets(self) -> bool:
         """OffsetFetch can report that a transaction is about to commit offsets (KIP-447)."""
-        return self.has(OffsetFetchRequest, 7)
+        return self.has(messages.groups.OffsetFetchRequest, 7)
 
     @cached_property
     def has_consumer_protocol(self) -> bool:
         """Groups under KIP-848. The previews of 3.7 to 3.9, where brokers choose the ids of members, do not count."""
-        return self.has(ConsumerGroupHeartbeatRequest, 1) and self.finalized.get("group.version", 0) >= 1
+        return (
+            self.has(messages.groups.ConsumerGroupHeartbeatRequest, 1) and self.finalized.get("group.version", 0) >= 1
+        )
 
     @cached_property
     def has_share_groups(self) -> bool:
         """Share groups (KIP-932): a preview in 4.1, final since 4.2."""
-        from odradek.wire.kafka.messages.share_groups import ShareFetchRequest  # only needed here
-
-        return self.has(ShareFetchRequest, 1) and self.finalized.get("share.version", 0) >= 1
+        return self.has(messages.share_groups.ShareFetchRequest, 1) and self.finalized.get("share.version", 0) >= 1
 
     @cached_property
     def has_offsets(self) -> bool:
         """Offsets can be committed, if only to ZooKeeper."""
-        return self.has(OffsetCommitRequest)
+        return self.has(messages.groups.OffsetCommitRequest)
 
     @cached_property
     def has_offsets_in_kafka(self) -> bool:
         """Offsets can be committed to Kafka itself; else to ZooKeeper only."""
-        return self.has(OffsetCommitRequest, 1)
+        return self.has(messages.groups.OffsetCommitRequest, 1)
 
     # ---- connections ----
 
     @cached_property
     def has_sasl_requests(self) -> bool:
         """SASL tokens are sent in requests, and errors have a text (KIP-152)."""
-        return self.has(SaslHandshakeRequest, 1)
+        return self.has(messages.security.SaslHandshakeRequest, 1)
 
 
 def _supported(api: AnyRequest) -> VersionRange:

@@ -8,19 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from odradek.core.interfaces import (
-    DecoderOptions,
-    LogDecoder,
-    PartitionBatch,
-    PartitionFetch,
-)
 from odradek.core.kafka.fetch_session import FetchRequestSettings, FetchSession
 from odradek.core.kafka.leader_epochs import LeaderEpochs
 from odradek.core.kafka.list_offsets import list_offsets_request, read_list_offsets
-from odradek.core.kafka.produce import OnLeader, encode_into, encode_small
 from odradek.core.kafka.routing import KafkaRoutingTable
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import ConfigError, RemoteProtocolError
@@ -28,7 +21,6 @@ from odradek.io.kafka.connection import KafkaConnection, VersionLimits
 from odradek.io.kafka.epoch_check import exclude_truncated
 from odradek.io.kafka.fetch_exchange import FetchExchange, PartitionExchange
 from odradek.io.kafka.log_decoder import KafkaLogDecoder
-from odradek.io.kafka.produce_exchange import ProduceContext, ProduceExchange
 from odradek.io.kafka.topic_check import TopicCheck
 from odradek.io.requests import InFlightRequest
 from odradek.types import EARLIEST, LATEST, AtTime, Broker, Position, PositionSpec, TopicPartition
@@ -40,6 +32,11 @@ from odradek.wire.kafka.messages.data import (
 )
 from odradek.wire.kafka.schema import ZERO_UUID
 
+if TYPE_CHECKING:
+    from odradek.core.interfaces import DecoderOptions, LogDecoder, PartitionBatch, PartitionFetch
+    from odradek.core.kafka.produce import OnLeader
+    from odradek.io.kafka.produce_exchange import ProduceExchange
+
 __all__ = ["BrokerClientSettings", "KafkaBrokerClient"]
 
 MAX_RESPONSE_BYTES = (1 << 31) - 1
@@ -49,8 +46,7 @@ FETCH_ATTEMPTS = 3
 """Requests for one fetch: a broker may have forgotten a session, or count otherwise."""
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerClientSettings:
+class BrokerClientSettings(NamedTuple):
     """Settings of a broker client.
 
     Args:
@@ -95,15 +91,6 @@ class KafkaBrokerClient:
         self.broker, self.connection = broker, connection
         self._cluster_versions, self._routing, self._on_leader = versions, routing, on_leader
         self._epochs, self._topics, self._settings, self._clock = epochs, topics, settings, clock
-        self._produce_context = ProduceContext(
-            broker.address,
-            connection,
-            int(settings.request_timeout_s * 1000),
-            settings.max_message_bytes,
-            self._now_ms,
-            self._topic_ids,
-            on_leader,
-        )
         self._session = FetchSession()
         self._in_session = False
 
@@ -131,6 +118,8 @@ class KafkaBrokerClient:
     def encode(self, batch: PartitionBatch, max_message_bytes: int) -> None:
         """Encode a batch for the release of the broker (see `BrokerClient.encode`)."""
         if batch.encoded is None:
+            from odradek.core.kafka.produce import encode_into
+
             encode_into(batch, self.versions, max_message_bytes, int(self._clock() * 1000))
 
     def produce(self, batches: Sequence[PartitionBatch], *, acks: int) -> InFlightRequest[Any]:
@@ -139,7 +128,7 @@ class KafkaBrokerClient:
         Raises:
             Closed: Nothing was queued.
         """
-        exchange = ProduceExchange(self._produce_context, batches, acks)
+        exchange = self._new_exchange(batches, acks)
         connection = self.connection
         connection.renew_session()
         # The broker waits for its replicas, and answers after that time at the latest.
@@ -155,9 +144,32 @@ class KafkaBrokerClient:
     ) -> InFlightRequest[Any] | None:
         """Send small batches, encoded all at once (see `BrokerClient.produce_plain`). Each has a checksum and
         timestamps, so that it is encoded once: `encoded` is set."""
-        if not encode_small(batches, self.versions, max_message_bytes, int(self._clock() * 1000)):
+        if not self._encode_small(batches, self.versions, max_message_bytes, int(self._clock() * 1000)):
             return None
         return self.produce(batches, acks=acks)
+
+    @cached_property
+    def _encode_small(self) -> Callable[[Sequence[PartitionBatch], BrokerVersions, int, int], bool]:
+        from odradek.core.kafka.produce import encode_small  # with the first request
+
+        return encode_small
+
+    @cached_property
+    def _new_exchange(self) -> Callable[[Sequence[PartitionBatch], int], ProduceExchange]:
+        """Function that makes the exchange of a produce request. Imported when the first one is made."""
+        from odradek.io.kafka.produce_exchange import ProduceContext, ProduceExchange
+
+        settings = self._settings
+        context = ProduceContext(
+            self.broker.address,
+            self.connection,
+            int(settings.request_timeout_s * 1000),
+            settings.max_message_bytes,
+            self._now_ms,
+            self._topic_ids,
+            self._on_leader,
+        )
+        return partial(ProduceExchange, context)
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)

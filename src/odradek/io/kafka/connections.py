@@ -8,7 +8,7 @@ from collections.abc import Callable
 from copy import copy
 from random import random
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -20,15 +20,17 @@ from odradek.core.observer_calls import ObserverCalls
 from odradek.errors import Closed, InternalError, Unreachable
 from odradek.io.connection import ConnectionOptions
 from odradek.io.connection_totals import ConnectionTotals
-from odradek.io.kafka.authentication import TokenSource
 from odradek.io.kafka.connection import KafkaConnection
 from odradek.io.kafka.handshake import Identity, KafkaHandshake, KnownVersions, Login
 from odradek.io.observation import ConnectionObservation
-from odradek.io.proxy import Proxy
 from odradek.io.tcp import connect
 from odradek.io.transport import Transport
 from odradek.types import Broker
 from odradek.wire.kafka.schema import Request, Response
+
+if TYPE_CHECKING:
+    from odradek.io.kafka.authentication import TokenSource
+    from odradek.io.proxy import Proxy
 
 __all__ = ["BOOTSTRAP_ID", "BrokerConnections"]
 

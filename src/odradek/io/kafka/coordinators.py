@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
+from typing import TypeAlias
 
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import Unsupported
 from odradek.types import Broker
-from odradek.wire.kafka.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from odradek.wire.kafka import messages
 
 __all__ = ["CoordinatorType", "Coordinators"]
 
@@ -21,7 +22,10 @@ class CoordinatorType(IntEnum):
     TRANSACTION = 1
 
 
-Ask = Callable[[Callable[[BrokerVersions], FindCoordinatorRequest]], Awaitable[FindCoordinatorResponse]]
+Ask: TypeAlias = (
+    "Callable[[Callable[[BrokerVersions], messages.groups.FindCoordinatorRequest]], "
+    "Awaitable[messages.groups.FindCoordinatorResponse]]"
+)
 """Function that sends a request, made for the versions of the broker, to any broker. Raises OdradekError."""
 
 
@@ -59,9 +63,9 @@ class Coordinators:
         self._known.pop((kind, key), None)
 
 
-def _request(versions: BrokerVersions, kind: CoordinatorType, key: str) -> FindCoordinatorRequest:
+def _request(versions: BrokerVersions, kind: CoordinatorType, key: str) -> messages.groups.FindCoordinatorRequest:
     if kind is CoordinatorType.GROUP:
-        return FindCoordinatorRequest(key=key)
-    if not versions.has(FindCoordinatorRequest, 1):
+        return messages.groups.FindCoordinatorRequest(key=key)
+    if not versions.has(messages.groups.FindCoordinatorRequest, 1):
         raise Unsupported("a transaction", "Kafka 0.11")
-    return FindCoordinatorRequest(key=key, key_type=int(kind))
+    return messages.groups.FindCoordinatorRequest(key=key, key_type=int(kind))

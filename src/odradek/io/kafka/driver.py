@@ -5,24 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from random import shuffle
 from threading import get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from anyio.abc import TaskGroup
 
-from odradek.core.interfaces import (
-    NOT_OPEN,
-    AnsweringBrokerPolicy,
-    ClusterStatistics,
-    ProducerRecord,
-    RawRequest,
-    RawResponse,
-    ShareSubscription,
-    Subscription,
-)
+from odradek.core.interfaces import NOT_OPEN, ClusterStatistics
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.leader_epochs import LeaderEpochs
 from odradek.core.kafka.partitioners import Murmur2
@@ -32,33 +22,41 @@ from odradek.core.observer_calls import ObserverCalls
 from odradek.errors import Closed, MessageTooLarge, Rejected, Unsupported, UsageError
 from odradek.io.connection import ConnectionOptions
 from odradek.io.gather import background_tasks, gather
-from odradek.io.kafka.authentication import TokenSource, login, token_provider
 from odradek.io.kafka.broker_client import BrokerClientSettings, KafkaBrokerClient
 from odradek.io.kafka.connection import KafkaConnection
 from odradek.io.kafka.connections import BrokerConnections
 from odradek.io.kafka.coordinators import Coordinators, CoordinatorType
 from odradek.io.kafka.log_access import KafkaLogAccess
 from odradek.io.kafka.metadata import KafkaMetadata, MetadataOptions
-from odradek.io.kafka.producer_sequences import KafkaProducerSequences
 from odradek.io.kafka.topic_check import TopicCheck
-from odradek.io.proxy import Proxy
 from odradek.io.retry import first_answer
-from odradek.io.security import Security
 from odradek.io.tls import client_context
 from odradek.types import Broker
-from odradek.wire.kafka.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse, ListGroupsRequest
+from odradek.wire.kafka import messages
 from odradek.wire.kafka.messages.metadata import MetadataRequest, MetadataResponse
-from odradek.wire.kafka.messages.transactions import InitProducerIdRequest
 from odradek.wire.kafka.schema import Request, Response
 
 if TYPE_CHECKING:  # imported when they are first needed, with their messages
+    from odradek.core.interfaces import (
+        AnsweringBrokerPolicy,
+        ProducerRecord,
+        RawRequest,
+        RawResponse,
+        ShareSubscription,
+        Subscription,
+    )
     from odradek.core.kafka.member_states import MemberSettings
     from odradek.io.kafka.admin import KafkaAdmin
+    from odradek.io.kafka.authentication import TokenSource
+    from odradek.io.kafka.handshake import Login
     from odradek.io.kafka.membership import KafkaMembership
     from odradek.io.kafka.metrics_pusher import MetricsPusher
     from odradek.io.kafka.offsets import CoordinatorAccess, KafkaOffsets
+    from odradek.io.kafka.producer_sequences import KafkaProducerSequences
     from odradek.io.kafka.share_group import KafkaShareGroup
     from odradek.io.kafka.transactions import KafkaTransactions
+    from odradek.io.proxy import Proxy
+    from odradek.io.security import Security
     from odradek.observe.push import ClientMetrics
 
 __all__ = ["KafkaDriver", "KafkaOptions"]
@@ -80,8 +78,7 @@ SESSION_TIMEOUT_S = 30.0
 R = TypeVar("R", bound=Response)
 
 
-@dataclass(frozen=True, slots=True)
-class KafkaOptions:
+class KafkaOptions(NamedTuple):
     """Options of one cluster.
 
     Args:
@@ -99,8 +96,8 @@ class KafkaOptions:
         proxy: All connections go through it.
     """
 
-    connection: ConnectionOptions = field(default_factory=ConnectionOptions)
-    metadata: MetadataOptions = field(default_factory=MetadataOptions)
+    connection: ConnectionOptions = ConnectionOptions()
+    metadata: MetadataOptions = MetadataOptions()
     request_timeout_s: float = 10.0
     client_id: str = "odradek"
     rack: str | None = None
@@ -143,16 +140,16 @@ class KafkaDriver:
         tls: bool = False,
         sasl: bool = False,
     ) -> None:
-        self._options, security = options or KafkaOptions(), security or Security()
+        self._options = options or KafkaOptions()
         self.logs, self.observer = KafkaLogAccess(self), self._options.observer
-        tokens = self._token_source(security) if sasl else None
+        login, tokens = self._authentication(_or_default(security)) if sasl else (None, None)
         self.connections = BrokerConnections(
             frozenset(broker.address for broker in bootstrap),
             client_id=self._options.client_id,
             request_timeout_s=self._options.request_timeout_s,
             options=self._options.connection,
-            tls=client_context(security) if tls else None,
-            login=login(security, tokens) if sasl else None,
+            tls=client_context(_or_default(security)) if tls else None,
+            login=login,
             tokens=tokens,
             observer=self.observer,
             proxy=self._options.proxy,
@@ -166,9 +163,12 @@ class KafkaDriver:
         self._tasks: TaskGroup | None = None
         self._members = 0  # of groups, made so far
 
-    def _token_source(self, security: Security) -> TokenSource | None:
+    def _authentication(self, security: Security) -> tuple[Login, TokenSource | None]:
+        from odradek.io.kafka.authentication import TokenSource, login, token_provider
+
         provider, limits = token_provider(security), self._options.connection
-        return None if provider is None else TokenSource(provider, limits.connect_timeout_s, limits.backoff)
+        tokens = None if provider is None else TokenSource(provider, limits.connect_timeout_s, limits.backoff)
+        return login(security, tokens), tokens
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._metadata!r} {self.connections!r}>"
@@ -261,8 +261,10 @@ class KafkaDriver:
         none = Closed(f"{self!r}: no broker is known")
         return await first_answer(brokers, lambda broker: self.connections.ask(broker, api, build), none)
 
-    async def _ask_any(self, build: Callable[[BrokerVersions], FindCoordinatorRequest]) -> FindCoordinatorResponse:
-        return await self.ask(FindCoordinatorRequest, build)
+    async def _ask_any(
+        self, build: Callable[[BrokerVersions], messages.groups.FindCoordinatorRequest]
+    ) -> messages.groups.FindCoordinatorResponse:
+        return await self.ask(messages.groups.FindCoordinatorRequest, build)
 
     async def _ask_metadata(
         self, broker: Broker, build: Callable[[BrokerVersions], MetadataRequest]
@@ -295,15 +297,17 @@ class KafkaDriver:
 
     def refusal_policy(self) -> AnsweringBrokerPolicy:
         """Return a policy that gives up nothing: brokers say why they refuse a batch."""
+        from odradek.core.interfaces import AnsweringBrokerPolicy
+
         return AnsweringBrokerPolicy()
 
     def producer_sequences(self) -> KafkaProducerSequences | None:
         """Return what makes one producer idempotent (see `ProtocolDriver`): 0.11 and later."""
         if not self.connections.known.all_have(lambda v: v.has_idempotence):
             return None
-        return KafkaProducerSequences(
-            lambda request: self.ask(InitProducerIdRequest, lambda versions: request), self.versions
-        )
+        from odradek.io.kafka.producer_sequences import KafkaProducerSequences
+
+        return KafkaProducerSequences(lambda request: self.ask(type(request), lambda versions: request), self.versions)
 
     def producer_transactions(self, transactional_id: str, timeout_s: float) -> KafkaTransactions:
         """Return the transactions of one producer (see `ProtocolDriver`). Raises Unsupported before 0.11."""
@@ -392,6 +396,7 @@ class KafkaDriver:
 
     def share_group(self, subscription: ShareSubscription) -> KafkaShareGroup:
         """Return a member of a share group, which has yet to join."""
+        from odradek.core.interfaces import Subscription
         from odradek.core.kafka.member_states import MemberSettings
         from odradek.io.kafka.group_topics import GroupTopics
         from odradek.io.kafka.share_group import KafkaShareGroup
@@ -414,13 +419,14 @@ class KafkaDriver:
         Raises:
             Unsupported: The brokers are older than 0.9.
         """
-        if not self.versions().has(ListGroupsRequest):
+        if not self.versions().has(messages.groups.ListGroupsRequest):
             raise Unsupported("listing groups", "Kafka 0.9")
         listed = await gather(self._groups_of, self.metadata.table.brokers.values())
         return sorted({group for groups in listed for group in groups})
 
     async def _groups_of(self, broker: Broker) -> list[str]:
-        response = await self.connections.ask(broker, ListGroupsRequest, lambda versions: ListGroupsRequest())
+        request = messages.groups.ListGroupsRequest()
+        response = await self.connections.ask(broker, type(request), lambda versions: request)
         if response.error_code:
             raise broker_error(response.error_code, f"{broker.address}: ListGroups")
         return [group.group_id for group in response.groups if group.protocol_type in CONSUMER_PROTOCOL_TYPES]
@@ -458,3 +464,9 @@ class KafkaDriver:
         if self._tasks is None:
             raise Closed(NOT_OPEN)
         self._tasks.start_soon(work)
+
+
+def _or_default(security: Security | None) -> Security:
+    from odradek.io.security import Security
+
+    return security or Security()

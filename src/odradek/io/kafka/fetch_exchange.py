@@ -7,17 +7,20 @@ partition can only end that one.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from odradek.core.interfaces import PartitionFetch
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.fetch_results import FetchStep, fetch_step
 from odradek.core.kafka.fetch_session import FetchPosition
-from odradek.core.kafka.produce import OnLeader
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import BrokerError, LogTruncated, OdradekError, OffsetOutOfRange
 from odradek.io.kafka.log_decoder import decoder_of
 from odradek.types import Position, TopicPartition
 from odradek.wire.kafka.messages.data import FetchableTopicResponse, FetchPartitionData, FetchRequest, FetchResponse
+
+if TYPE_CHECKING:
+    from odradek.core.kafka.produce import OnLeader
 
 __all__ = ["FetchExchange", "PartitionExchange"]
 

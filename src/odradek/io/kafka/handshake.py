@@ -9,12 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from odradek.core.kafka.sasl import authenticate, authenticate_again_at
-from odradek.core.kafka.sasl.authentication import Outgoing
-from odradek.core.kafka.sasl.exchange import Exchange
 from odradek.core.kafka.version_probe import (
     ConnectionClosed,
     Probe,
@@ -40,6 +36,10 @@ from odradek.io.requests import RECONNECT, Handshake
 from odradek.wire.kafka.messages.data import ProduceRequest
 from odradek.wire.kafka.messages.metadata import ApiVersionsRequest
 
+if TYPE_CHECKING:  # imported with the first login
+    from odradek.core.kafka.sasl.authentication import Outgoing
+    from odradek.core.kafka.sasl.exchange import Exchange
+
 __all__ = ["Identity", "KafkaHandshake", "KnownVersions", "Login", "Session"]
 
 T = TypeVar("T")
@@ -60,8 +60,7 @@ FIRST_CORRELATION_ID = -(1 << 31)
 _CLOSED_HINT = "the listener may expect TLS or SASL: the scheme of the URL says what this client uses"
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(NamedTuple):
     """The names of this client.
 
     Args:
@@ -75,8 +74,7 @@ class Identity:
     version: str
 
 
-@dataclass(frozen=True, slots=True)
-class Login:
+class Login(NamedTuple):
     """One SASL mechanism with credentials.
 
     Args:
@@ -88,8 +86,7 @@ class Login:
     begin: Callable[[str], Exchange]
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(NamedTuple):
     """The result of the handshake of one connection.
 
     Args:
@@ -294,6 +291,8 @@ class KafkaHandshake:
     def _authenticated(self, versions: BrokerVersions) -> Generator[Any, Any, Session]:
         if self._login is None:
             return Session(versions)
+        from odradek.core.kafka.sasl import authenticate, authenticate_again_at
+
         mechanism = self._login.mechanism
         hint = "the broker's log says why" if versions.has_sasl_requests else "the user, password or mechanism is wrong"
         failed_logins = self._known.failed_logins

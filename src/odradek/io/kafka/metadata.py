@@ -9,10 +9,9 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from random import random, shuffle
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import anyio
 from anyio.abc import TaskGroup
@@ -48,8 +47,7 @@ Ask = Callable[[Broker, Callable[[BrokerVersions], MetadataRequest]], Awaitable[
 """Function that sends a Metadata request, made for the versions of the broker. Raises OdradekError."""
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataOptions:
+class MetadataOptions(NamedTuple):
     """Options of the metadata.
 
     Args:
@@ -62,7 +60,7 @@ class MetadataOptions:
     bootstrap_timeout_s: float = 10.0
     max_age_s: float = 300.0
     creation_s: float = 1.0
-    backoff: Backoff = Backoff()  # noqa: RUF009 - frozen
+    backoff: Backoff = Backoff()
 
 
 class _Read:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from odradek.errors import ConfigError
 from odradek.io.connection import ConnectionOptions
@@ -10,8 +11,10 @@ from odradek.io.drivers import DriverOptions
 from odradek.io.kafka.connections import BOOTSTRAP_ID
 from odradek.io.kafka.driver import SESSION_TIMEOUT_S, KafkaDriver, KafkaOptions
 from odradek.io.kafka.metadata import MetadataOptions
-from odradek.io.security import Security
 from odradek.types import Broker
+
+if TYPE_CHECKING:
+    from odradek.io.security import Security
 
 __all__ = ["make_driver"]
 
@@ -30,9 +33,7 @@ def make_driver(scheme: str, rest: str, options: DriverOptions) -> KafkaDriver:
     """
     if "@" in rest:
         raise ConfigError(f"{scheme}:// has no user: use Security(sasl_username=..., sasl_password=...)")
-    security = (options.security or Security()).with_environment()
     tls, sasl = "+ssl" in scheme, "+sasl" in scheme
-    _check_use(scheme, options.security or Security(), tls, sasl)
     return KafkaDriver(
         _brokers(rest.removesuffix("/")),
         KafkaOptions(
@@ -46,10 +47,22 @@ def make_driver(scheme: str, rest: str, options: DriverOptions) -> KafkaDriver:
             metrics=options.metrics,
             proxy=options.proxy,
         ),
-        security,
+        _security(scheme, options.security, tls, sasl),
         tls=tls,
         sasl=sasl,
     )
+
+
+def _security(scheme: str, options: Security | None, tls: bool, sasl: bool) -> Security | None:
+    """Return the options with those of the environment; None if there are none, and the scheme uses none."""
+    if options is None and not tls and not sasl:
+        return None
+    from odradek.io.security import Security
+
+    chosen = options or Security()
+    security = chosen.with_environment()
+    _check_use(scheme, chosen, tls, sasl)
+    return security
 
 
 def _check_use(scheme: str, options: Security, tls: bool, sasl: bool) -> None:

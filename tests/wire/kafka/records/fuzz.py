@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from zlib import crc32
 
 from tests import fuzzing
@@ -43,7 +42,7 @@ def fuzz_one(data: bytes) -> None:
     cuts = sorted({seed % 7, seed % 31, seed % 257, seed % (len(data) + 1)})
     start = seed % 3
     options = MODES[seed // 3 % 3]
-    later = replace(options, defer_decompression=True)
+    later = options._replace(defer_decompression=True)
     try:
         engines.use("pure")
         expected = read(data, (), options, start)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -101,7 +100,7 @@ def test_what_another_log_would_not_take_as_it_is_is_decoded(data: bytes, start:
     assert rows_of(columns) == read(data, start=start).rows != []
 
 
-@pytest.mark.parametrize("options", [KEEP_LZ4, replace(KEEP_LZ4, defer_decompression=False)])
+@pytest.mark.parametrize("options", [KEEP_LZ4, KEEP_LZ4._replace(defer_decompression=False)])
 def test_parts_are_in_the_order_of_the_log(options: DecoderOptions) -> None:
     data = small(0) + small(1) + large(2) + large(5, rows=2) + small(7) + large(8, compression=CompressionType.ZSTD)
     columns = taken(data, options)
@@ -143,7 +142,7 @@ def test_a_checksum_is_checked() -> None:
 @pytest.mark.parametrize("corrupt", ["skip", "raw"])
 def test_damage_that_is_found_late_cannot_be_left_out(corrupt: str) -> None:
     with pytest.raises(ConfigError, match="keep_encoded needs corrupt='fail'"):
-        RecordDecoder(PARTITION, Position(0), replace(KEEP_LZ4, corrupt=corrupt))
+        RecordDecoder(PARTITION, Position(0), KEEP_LZ4._replace(corrupt=corrupt))
 
 
 @pytest.mark.parametrize(
