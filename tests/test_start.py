@@ -1,4 +1,4 @@
-"""What a program imports until it has a cluster: counted in modules, so that it does not grow unnoticed."""
+"""What a program imports and defines until it has a cluster: counted, so that it does not grow unnoticed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,14 @@ import pytest
 MODULES = "import sys; before = set(sys.modules); {}; print(*set(sys.modules) - before)"
 OPEN = "import odradek; odradek.connect('kafka://127.0.0.1:1')"
 READ = f"{OPEN}.reader('t')"
+DATACLASSES = f"""
+import dataclasses, sys
+{READ}
+for name in [name for name in sys.modules if name.startswith("odradek")]:
+    for value in vars(sys.modules[name]).values():
+        if isinstance(value, type) and dataclasses.is_dataclass(value) and value.__module__ == name:
+            print(f"{{name}}.{{value.__name__}}")
+"""
 LATER = {
     *("cramjam", "hmac", "importlib.resources", "json", "rich", "secrets", "snappy", "tempfile", "tomllib", "trio"),
     *("odradek.client.admin", "odradek.client.consumer.consumer", "odradek.client.consumer.decoded"),
@@ -29,14 +37,18 @@ LATER = {
 }
 
 
-def imported(program: str) -> set[str]:
-    """Return the modules that a new process imports for a program."""
-    ran = subprocess.run([sys.executable, "-c", MODULES.format(program)], capture_output=True, text=True, check=True)
+def printed(program: str) -> set[str]:
+    """Return the words that a new process prints."""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     return set(ran.stdout.split())
 
 
 @pytest.mark.parametrize(("program", "own"), [("import odradek", 2), (READ, 120)])
 def test_a_program_imports_what_it_uses(program: str, own: int) -> None:
-    modules = imported(program)
+    modules = printed(MODULES.format(program))
     assert not modules & LATER
     assert len([name for name in modules if name.startswith("odradek")]) <= own
+
+
+def test_a_reader_defines_no_dataclass_but_public_options() -> None:
+    assert printed(DATACLASSES) == {"odradek.client.options.Tuning", "odradek.core.backoff.Backoff"}

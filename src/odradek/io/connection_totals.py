@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import reduce
 
 from odradek.core.interfaces import ClusterStatistics
@@ -32,16 +31,15 @@ class ConnectionTotals:
     def statistics(self) -> ClusterStatistics:
         """Return the sums."""
         connected = [connection for connection in self._open if connection.state in _CONNECTED]
-        return replace(
-            reduce(_plus, [connection.statistics() for connection in self._open], self._ended),
+        total = reduce(_plus, [connection.statistics() for connection in self._open], self._ended)
+        return total._replace(
             brokers=len({connection.address for connection in connected}),
             connections=len(connected),
         )
 
 
 def _plus(total: ClusterStatistics, one: Statistics) -> ClusterStatistics:
-    return replace(
-        total,
+    return total._replace(
         connects=total.connects + one.connects,
         losses=total.losses + one.losses,
         requests=total.requests + one.requests,

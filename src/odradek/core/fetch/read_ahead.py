@@ -14,8 +14,6 @@ partial tail is kept, bounded by the limit on message size).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 __all__ = [
     "MIN_FETCH_BYTES",
     "MIN_SHARE_BYTES",
@@ -45,7 +43,6 @@ UNKNOWN_EXPANSION = 4.0
 """Expected expansion before anything is known: text of moderate size under gzip."""
 
 
-@dataclass(frozen=True, slots=True)
 class ReadAheadLimits:
     """Bounds of a fetch.
 
@@ -57,19 +54,16 @@ class ReadAheadLimits:
         min_bytes: Minimum useful request (bytes).
     """
 
-    read_ahead_bytes: int
-    fetch_bytes: int
-    response_bytes: int = 4 << 20
-    min_bytes: int = MIN_FETCH_BYTES
-    first_fetch_bytes: int = field(init=False)
-    """Bytes a partition requests before anything of it was fetched. If there are many, each may request less, and
-    they share a request."""
-    usual_fetch_bytes: int = field(init=False)
-    """Bytes a partition requests while responses come quickly."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "first_fetch_bytes", min(self.fetch_bytes, FIRST_FETCH_FACTOR * self.min_bytes))
-        object.__setattr__(self, "usual_fetch_bytes", min(self.fetch_bytes, USUAL_FETCH_BYTES))
+    def __init__(
+        self, read_ahead_bytes: int, fetch_bytes: int, response_bytes: int = 4 << 20, min_bytes: int = MIN_FETCH_BYTES
+    ) -> None:
+        self.read_ahead_bytes, self.fetch_bytes = read_ahead_bytes, fetch_bytes
+        self.response_bytes, self.min_bytes = response_bytes, min_bytes
+        self.first_fetch_bytes = min(fetch_bytes, FIRST_FETCH_FACTOR * min_bytes)
+        """Bytes a partition requests before anything of it was fetched. If there are many, each may request less, and
+        they share a request."""
+        self.usual_fetch_bytes = min(fetch_bytes, USUAL_FETCH_BYTES)
+        """Bytes a partition requests while responses come quickly."""
 
     @property
     def min_share_bytes(self) -> int:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar
 
 if TYPE_CHECKING:
     from odradek.core.admin import ClusterAdmin
@@ -30,8 +29,7 @@ NOT_OPEN = "the cluster is not open: use it, and what is made from it, inside `a
 """The text of the Closed that a driver raises for every use outside its block."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterStatistics:
+class ClusterStatistics(NamedTuple):
     """Counters of the connections of one cluster to its brokers, those that have ended included.
 
     `brokers` are connected now, over `connections`. `connects` counts connections that were made, and `losses` those
