@@ -1,7 +1,7 @@
 """Producing and reading against an earlier commit: instructions that the client's process executes for a record.
 
     python benchmarks/_instructions_before.py TREE [--only WORD] [--kafka VERSION]
-    python benchmarks/_instructions_before.py TREE --start      # of whole short programs, and of bare imports
+    python benchmarks/_instructions_before.py TREE --start [--kafka VERSION]   # whole programs, up to the first record
 
 Not part of scripts/bench: it needs valgrind and another checkout, TREE, with its engine built. Times on a machine that
 does other things vary by several per cent; the instructions of the same work hardly do, so this shows whether a change
