@@ -375,13 +375,11 @@ def fields_of(cls: type[Struct]) -> tuple[Field, ...]:
 
 
 def _hints(cls: type[Struct]) -> Mapping[str, Any]:
-    """Return the types of the fields as declared. `typing.get_type_hints` takes longer for the same: each class is
-    compiled as a whole here."""
+    """Return the types of the fields as declared. `typing.get_type_hints` takes longer for the same."""
     hints: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
-        texts = {name: hint for name, hint in get_annotations(base).items() if not name.isupper()}
-        source = ", ".join(f"{name!r}: {hint}" for name, hint in texts.items())
-        hints |= eval(f"{{{source}}}", vars(sys.modules[base.__module__]))
+        scope = vars(sys.modules[base.__module__])
+        hints |= {name: eval(hint, scope) for name, hint in get_annotations(base).items() if not name.isupper()}
     return hints
 
 
