@@ -16,11 +16,11 @@ import psutil
 
 import odradek
 
-from .classes import java_options
+from .classes import STARTUP, java_options
 
 SOURCES = str(Path(odradek.__file__).parents[1])
-PATHS = os.pathsep.join([SOURCES, str(Path(__file__).parents[2])])
-"""For imports of odradek, and of `tests`."""
+PATHS = os.pathsep.join([str(STARTUP), SOURCES, str(Path(__file__).parents[2])])
+"""For imports of odradek, and of `tests`, by processes that start quickly."""
 
 SCRIPT = Path(__file__).with_name("crash.py")
 WAIT_S = 240.0

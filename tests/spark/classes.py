@@ -20,6 +20,8 @@ from .made import write_log
 
 SPARK_HOME = Path(pyspark.__file__).parent
 QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+STARTUP = Path(__file__).with_name("startup")
+"""Belongs on PYTHONPATH, or its file among the packages: see there."""
 
 PROGRAM = """
 import sys

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
 import time
 import venv
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ import psutil
 
 from odradek.spark.session import environment
 
-from .classes import SPARK_HOME, java_options
+from .classes import SPARK_HOME, STARTUP, java_options
 
 DEADLINE_S = 480
 """For each process to do what it is for: on two quiet cores all need less than 20."""
@@ -62,6 +63,7 @@ def interpreter(folder: Path, *wheels: Path) -> Interpreter:
         )  # fmt: skip
     ours = [path for path in sys.path if Path(path).name == "site-packages"]
     (made.packages / "tests.pth").write_text("\n".join(ours))
+    shutil.copy(STARTUP / "sitecustomize.py", made.packages)
     return made
 
 
@@ -130,15 +132,13 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def standalone(machine: Machine) -> Iterator[str]:
-    """A master, and two workers with a core each. Yields the URL of the master."""
+    """A master, and a worker with two cores: each application has an executor. Yields the URL of the master."""
     deploy = "org.apache.spark.deploy"
     ports = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
     sign = r"Starting Spark master at (spark://\S+)"
-    with ExitStack() as stack:
-        serve = ["spark-class", f"{deploy}.master.Master", *ports]
-        url = stack.enter_context(machine.started("master", serve, sign, SPARK_MASTER_OPTS=NO_REST))
-        size = ["--cores", "1", "--memory", "1g", "--work-dir", str(machine.folder / "work")]
+    serve = ["spark-class", f"{deploy}.master.Master", *ports]
+    with machine.started("master", serve, sign, SPARK_MASTER_OPTS=NO_REST) as url:
+        size = ["--cores", "2", "--memory", "1g", "--work-dir", str(machine.folder / "work")]
         work = ["spark-class", f"{deploy}.worker.Worker", *ports, *size, url]
-        for name in ("worker-1", "worker-2"):
-            stack.enter_context(machine.started(name, work, "(Successfully registered) with master"))
-        yield url
+        with machine.started("worker", work, "(Successfully registered) with master"):
+            yield url

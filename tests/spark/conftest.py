@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ import odradek
 from odradek.spark.session import session
 
 from ..ranges.conftest import disconnected
-from .classes import QUICK
+from .classes import STARTUP, java_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,15 +26,16 @@ SOURCES = str(Path(odradek.__file__).parents[1])
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """local[2]. Its Python processes import the sources that are tested. Tests share it."""
+    before = os.environ.get("PYTHONPATH")
+    paths = os.pathsep.join(filter(None, [str(STARTUP), SOURCES, before]))
     settings = {
         "spark.sql.shuffle.partitions": "2",
         "spark.default.parallelism": "2",
-        "spark.executorEnv.PYTHONPATH": SOURCES,
+        "spark.executorEnv.PYTHONPATH": paths,
         "spark.sql.streaming.stopTimeout": "120s",
-        "spark.driver.extraJavaOptions": shlex.join(QUICK),
+        "spark.driver.extraJavaOptions": java_options(),
     }
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SOURCES, before]))
+    os.environ["PYTHONPATH"] = paths
     try:
         with session("odradek-tests", master="local[2]", settings=settings) as spark:
             spark.sparkContext.setLogLevel("OFF")

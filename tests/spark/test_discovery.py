@@ -12,8 +12,8 @@ import pytest
 from odradek.spark.source import OdradekSource
 from odradek.wire.kafka07.message_set import encode_set
 
+from .child import PATHS
 from .classes import java_options
-from .conftest import SOURCES
 from .made import write_log
 
 WITHOUT = """
@@ -74,7 +74,7 @@ def test_a_killed_lookup_is_what_the_how_to_page_says_and_registering_helps(tmp_
         [sys.executable, "-c", DRIVER, str(tmp_path / "logs")],
         env={
             **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(tmp_path), SOURCES]),
+            "PYTHONPATH": os.pathsep.join([str(tmp_path), PATHS]),
             "JDK_JAVA_OPTIONS": java_options(),
         },
         capture_output=True, text=True, check=True,

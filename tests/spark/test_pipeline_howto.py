@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-import odradek
 from odradek.cli.app import run
 from odradek.pipeline.config import load
 from odradek.testing import Kafka07Broker
@@ -29,12 +28,13 @@ from odradek.wire.kafka07.message_set import encode_set
 
 from ..pipeline.test_s3 import SERVER
 from ..pipeline.workspace import in_process
+from .child import PATHS
+from .classes import java_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PAGES = Path(__file__).parents[2] / "docs" / "howto"
-SOURCES = str(Path(odradek.__file__).parents[1])
 INSTALL = ("python3 -m venv", "pip install")
 WAIT_S = 300
 HOUR = 3600
@@ -62,7 +62,8 @@ def command(tmp_path: Path) -> Path:
     """The command `odradek`, where `pip install` would have put it."""
     script = tmp_path / "venv" / "bin" / "odradek"
     script.parent.mkdir(parents=True)
-    script.write_text(f'#!/bin/sh\nPYTHONPATH={SOURCES} exec {sys.executable} -m odradek.cli "$@"\n')
+    own = shlex.join([f"PYTHONPATH={PATHS}", f"JDK_JAVA_OPTIONS={java_options()}", sys.executable])
+    script.write_text(f'#!/bin/sh\nexec env {own} -m odradek.cli "$@"\n')
     script.chmod(0o755)
     return script
 
@@ -73,7 +74,7 @@ def broker(line: str, folder: Path) -> Iterator[str]:
     arguments = shlex.split(line.replace("--port 9092", "--port 0"))[1:]
     with subprocess.Popen(
         [sys.executable, "-m", "odradek.cli", *arguments, "--until-eof"],
-        cwd=folder, env={**os.environ, "PYTHONPATH": SOURCES}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        cwd=folder, env={**os.environ, "PYTHONPATH": PATHS}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         assert process.stdin is not None and process.stdout is not None
         address = re.search(r" at (\S+),", process.stdout.readline())

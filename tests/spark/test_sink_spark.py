@@ -17,9 +17,8 @@ import pytest
 from odradek.testing import Kafka07Broker
 from odradek.types import MiB
 
-from .child import WAIT_S
+from .child import PATHS, WAIT_S
 from .classes import java_options
-from .conftest import SOURCES
 from .made import append, rows_of, write_log
 
 if TYPE_CHECKING:
@@ -286,7 +285,7 @@ def test_a_task_whose_broker_dies_is_tried_again_and_loses_nothing(
     broker: Kafka07Broker, odradek_chroot: str, tmp_path: Path
 ) -> None:
     """In a Spark of its own, which tries again."""
-    environment = {**os.environ, "PYTHONPATH": SOURCES, "JDK_JAVA_OPTIONS": java_options()}
+    environment = {**os.environ, "PYTHONPATH": PATHS, "JDK_JAVA_OPTIONS": java_options()}
     command = [sys.executable, "-c", RETRIES, str(tmp_path), odradek_chroot]
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
