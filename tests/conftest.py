@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Iterator
 
@@ -55,6 +56,13 @@ def pytest_configure() -> None:
     """Processes that tests start hear Ctrl-C, also where these tests are a shell's background job, which ignores it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """What is there before the first test stays: the garbage collector need not look through it again in each of its
+    full collections, which took a tenth of the tests' processor time."""
+    gc.collect()
+    gc.freeze()
 
 
 anyio_backend = on(BOTH)  # those that differ from this say so (see `tests.loops`)
