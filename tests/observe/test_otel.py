@@ -7,18 +7,28 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.metrics import Histogram, MeterProvider
+from opentelemetry.sdk.metrics.export import (
+    InMemoryMetricReader,
+    MetricExporter,
+    MetricExportResult,
+    MetricsData,
+    PeriodicExportingMetricReader,
+)
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from tests.observe.exporters import write_while_it_reads
 
 import odradek as od
-from odradek.observe import HeartbeatLate, Throttled
-from odradek.observe.otel import MAX_LINKS, OpenTelemetryObserver, processing, trace_headers
+from odradek.core.observer_calls import ObserverCalls
+from odradek.observe import HeartbeatLate, Observer, Throttled
+from odradek.observe.otel import MAX_LINKS, MAX_PENDING, OpenTelemetryObserver, processing, trace_headers
 from odradek.testing import MemoryCluster
 
 pytestmark = pytest.mark.anyio
+
+BROKER = od.Broker(1, "b", 9092)
 
 
 class Telemetry:
@@ -176,10 +186,102 @@ def test_no_context_goes_where_records_have_no_headers(telemetry: Telemetry) -> 
 
 def test_events_that_an_in_memory_cluster_does_not_have(telemetry: Telemetry) -> None:
     observer = telemetry.observer()
-    observer.throttled(Throttled(od.Broker(1, "b", 9092), "produce", 1.5))
+    observer.throttled(Throttled(BROKER, "produce", 1.5))
     observer.heartbeat_late(HeartbeatLate("g", 4.0))
     assert list(telemetry.points("odradek.throttled").values()) == [1.5]
     assert list(telemetry.points("odradek.heartbeats.late").values()) == [1]
+
+
+def calls(observer: OpenTelemetryObserver) -> ObserverCalls:
+    """Return an observer as clients call it."""
+
+    def fail(observer: Observer, name: str, error: Exception) -> None:
+        raise AssertionError(name) from error
+
+    return ObserverCalls([observer], fail)
+
+
+def finish_batches(to: ObserverCalls, number: int, topic: str = "t") -> None:
+    for _ in range(number):
+        to.batch_finished(1, topic, od.TopicPartition(topic, 0), 3, 10, 0.5, 1, None)
+
+
+DURATION, SENT = "messaging.client.operation.duration", attributes("send", "send", destination="t")
+
+
+@pytest.mark.parametrize("number", [1, MAX_PENDING - 1, MAX_PENDING, MAX_PENDING + 1, 3 * MAX_PENDING])
+def test_every_reading_has_all_durations_once(telemetry: Telemetry, number: int) -> None:
+    to = calls(telemetry.observer())
+    for readings in (1, 2):
+        finish_batches(to, number)
+        assert telemetry.points(DURATION) == {SENT: readings * number}
+    assert telemetry.points(DURATION) == {SENT: 2 * number}
+
+
+def test_the_last_durations_are_exported_when_the_provider_is_shut_down() -> None:
+    exporter = Exporter()
+    meters = MeterProvider([PeriodicExportingMetricReader(exporter, export_interval_millis=3_600_000)])
+    finish_batches(calls(OpenTelemetryObserver(meter_provider=meters)), 3)
+    meters.shutdown()
+    assert exporter.counts == [3]
+
+
+class Exporter(MetricExporter):
+    """Keeps how many operations each export has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: list[int] = []
+
+    def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> MetricExportResult:
+        for resource in metrics_data.resource_metrics:
+            for scope in resource.scope_metrics:
+                named = [metric for metric in scope.metrics if metric.name == DURATION]
+                points: list[Any] = [point for metric in named for point in metric.data.data_points]
+                self.counts += [point.count for point in points]
+        return MetricExportResult.SUCCESS
+
+    def force_flush(self, timeout_millis: float = 10_000) -> bool:
+        return True
+
+    def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
+        pass
+
+
+def test_durations_are_recorded_many_at_a_time_while_nobody_reads(
+    telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded: list[float] = []
+    monkeypatch.setattr(Histogram, "record", lambda self, seconds, attributes: recorded.append(seconds))
+    to = calls(telemetry.observer())
+    finish_batches(to, MAX_PENDING - 1)
+    assert not recorded
+    finish_batches(to, 1)
+    assert recorded == [0.5] * MAX_PENDING
+    finish_batches(to, 10 * MAX_PENDING + 1)
+    assert len(recorded) == 11 * MAX_PENDING
+
+
+def test_a_span_ends_with_its_batch_and_does_not_wait(telemetry: Telemetry) -> None:
+    to = calls(telemetry.observer(spans=True))
+    finish_batches(to, 1)
+    assert len(telemetry.spans("send t")) == 1
+
+
+def test_nothing_is_lost_and_nothing_fails_while_another_thread_reads(telemetry: Telemetry) -> None:
+    to = calls(telemetry.observer())
+
+    def write(n: int) -> None:  # with new attributes all the time
+        finish_batches(to, 1, f"t-{n // 5 % 1500}")
+        to.batch_sent(1, BROKER, od.TopicPartition(f"t-{n // 5 % 1500}", 0), 3, 10, 1, 0.5)
+
+    def read() -> float:
+        return float(sum(telemetry.points(DURATION).values()))
+
+    written, readings = write_while_it_reads(write, read)
+    assert readings == sorted(readings) and readings[-1] <= written
+    assert sum(telemetry.points(DURATION).values()) == written
+    assert sum(telemetry.points("messaging.client.sent.messages").values()) == 3 * written
 
 
 async def test_without_an_sdk_nothing_is_recorded_and_nothing_fails() -> None:

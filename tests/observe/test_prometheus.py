@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 from tests.client.one_member import until
+from tests.observe.exporters import write_while_it_reads
 
 import odradek as od
+from odradek.core.observer_calls import ObserverCalls
 from odradek.observe import BatchDelivered, BatchFinished, ConnectionEnded, HeartbeatLate, PartFetched, Throttled
 from odradek.observe.prometheus import PrometheusObserver
 from odradek.testing import MemoryCluster
@@ -106,6 +108,36 @@ def test_events_that_an_in_memory_cluster_does_not_have(registry: CollectorRegis
     assert value(registry, "fetch_errors_total", topic="t", error="OFFSET_OUT_OF_RANGE") == 1
     assert value(registry, "delivered_records_total", group="", topic="t") == 2
     assert value(registry, "failed_records_total", topic="t", error="NotWritten") == 2
+
+
+def test_nothing_is_lost_and_nothing_fails_while_another_thread_reads(registry: CollectorRegistry) -> None:
+    failures: list[object] = []
+    to = ObserverCalls([PrometheusObserver(registry)], lambda *failure: failures.append(failure))
+
+    def write(n: int) -> None:  # with new labels all the time
+        to.batch_finished(1, f"t-{n // 50}", P0, 3, 10, 0.5, 1, None)
+
+    def read() -> float:
+        return sum(total(registry, "produced_records"))
+
+    written, readings = write_while_it_reads(write, read)
+    assert readings == sorted(readings) and readings[-1] <= 3 * written
+    assert sum(total(registry, "produced_records")) == 3 * written
+    assert sum(total(registry, "produced_bytes")) == 10 * written
+    assert sum(total(registry, "delivery_seconds", "_count")) == written
+    assert sum(total(registry, "delivery_seconds", "_sum")) == 0.5 * written
+    assert not failures
+
+
+def total(registry: CollectorRegistry, name: str, suffix: str = "_total") -> list[float]:
+    """Return the values of a metric with all labels."""
+    return [
+        sample.value
+        for metric in registry.collect()
+        if metric.name == f"odradek_{name}"
+        for sample in metric.samples
+        if sample.name.endswith(suffix)
+    ]
 
 
 def test_two_observers_need_two_registries(registry: CollectorRegistry) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Protocol
@@ -12,7 +12,6 @@ import anyio
 
 from odradek import arguments
 from odradek.core.observer_calls import ObserverCalls
-from odradek.engine import Buffer
 from odradek.errors import OdradekError
 from odradek.types import Broker
 
@@ -122,6 +121,8 @@ class RequestObservation:
         connection: That of its connection.
         api: Name of the request, if it has no encoder.
         encoder: What encodes it.
+
+    `sent_bytes` and `received_bytes` are counted by the pipeline of the connection.
     """
 
     __slots__ = ("_api", "_begun_at", "_connection", "_encoder", "received_bytes", "sent_bytes")
@@ -130,10 +131,6 @@ class RequestObservation:
         self._connection, self._api, self._encoder = connection, api, encoder
         self._begun_at = connection.clock()
         self.sent_bytes = self.received_bytes = 0
-
-    def sent(self, buffers: Sequence[Buffer]) -> None:
-        """These bytes are handed to the socket."""
-        self.sent_bytes = sum(map(len, buffers))
 
     def finished(self, error: OdradekError | None) -> None:
         """The request has its result."""

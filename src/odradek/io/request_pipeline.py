@@ -189,7 +189,7 @@ class RequestPipeline:
             size += pending.size
             pending.sent = True
             if pending.observation is not None:
-                pending.observation.sent(pending.buffers)
+                pending.observation.sent_bytes = sum(map(len, pending.buffers))
             burst += pending.buffers
             pending.buffers = ()
             (queue.writing if pending.reply is None else queue.awaiting).append(pending)

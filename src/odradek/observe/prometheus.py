@@ -9,6 +9,7 @@ async with od.connect("kafka://localhost:9092", observer=PrometheusObserver()) a
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
@@ -50,11 +51,7 @@ class PrometheusObserver(observe.Observer):
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self._families: list[Callable[[], Metric]] = []
 
-        def counter(name: str, text: str, *labels: str) -> LabelledValues[Labels]:
-            return self._values(CounterMetricFamily, name, text, labels)
-
-        def gauge(name: str, text: str, *labels: str) -> LabelledValues[Labels]:
-            return self._values(GaugeMetricFamily, name, text, labels)
+        counter, gauge = (partial(self._values, kind) for kind in (CounterMetricFamily, GaugeMetricFamily))
 
         def seconds(name: str, text: str, *labels: str) -> Histogram[Labels]:
             histogram: Histogram[Labels] = Histogram(BUCKETS)
@@ -109,8 +106,8 @@ class PrometheusObserver(observe.Observer):
         )
         registry.register(self)
 
-    def _values(self, family: type[Any], name: str, text: str, labels: Sequence[str]) -> LabelledValues[Labels]:
-        values: LabelledValues[Labels] = LabelledValues()
+    def _values(self, family: type[Any], name: str, text: str, *labels: str) -> LabelledValues[Labels]:
+        values: LabelledValues[Labels] = defaultdict(int)
         self._families.append(partial(_family, family, f"odradek_{name}", text, labels, values))
         return values
 
@@ -124,112 +121,112 @@ class PrometheusObserver(observe.Observer):
 
     def connection_opened(self, event: observe.ConnectionOpened) -> None:
         broker = (event.broker.id,)
-        self._connections.add(1, broker)
+        self._connections[broker] += 1
         self._connects.observe(event.seconds, broker)
 
     def connection_failed(self, event: observe.ConnectionFailed) -> None:
-        self._connect_failures.add(1, (event.broker.id,))
+        self._connect_failures[(event.broker.id,)] += 1
 
     def connection_ended(self, event: observe.ConnectionEnded) -> None:
-        self._connections.add(-1, (event.broker.id,))
-        self._losses.add(event.lost, (event.broker.id,))
+        self._connections[(event.broker.id,)] -= 1
+        self._losses[(event.broker.id,)] += event.lost
 
     def throttled(self, event: observe.Throttled) -> None:
-        self._throttled.add(event.seconds, (event.broker.id,))
+        self._throttled[(event.broker.id,)] += event.seconds
 
     def request_finished(self, event: observe.RequestFinished) -> None:
         labels = (event.broker.id, event.api)
         self._requests.observe(event.seconds, labels)
-        self._sent.add(event.sent_bytes, labels)
-        self._received.add(event.received_bytes, labels)
+        self._sent[labels] += event.sent_bytes
+        self._received[labels] += event.received_bytes
         if event.error is not None:
-            self._request_errors.add(1, (*labels, error_name(event.error)))
+            self._request_errors[(*labels, error_name(event.error))] += 1
 
     # ---- producers ------------------------------------------------------------------------------------------
 
     def batch_sent(self, event: observe.BatchSent) -> None:
         topic = (event.partition.topic,)
-        self._batches_sent.add(1, topic)
+        self._batches_sent[topic] += 1
         if event.attempt > 1:
-            self._retries.add(1, topic)
+            self._retries[topic] += 1
 
     def batch_finished(self, event: observe.BatchFinished) -> None:
         topic = (event.topic,)
         self._deliveries.observe(event.seconds, topic)
         if event.error is None:
-            self._produced.add(event.records, topic)
-            self._produced_bytes.add(event.bytes, topic)
+            self._produced[topic] += event.records
+            self._produced_bytes[topic] += event.bytes
         else:
-            self._failed.add(event.records, (event.topic, error_name(event.error)))
+            self._failed[event.topic, error_name(event.error)] += event.records
 
     def buffer_level(self, event: observe.BufferLevel) -> None:
         producer = (event.producer,)
-        self._buffer.set(event.bytes, producer)
-        self._buffer_limit.set(event.limit, producer)
-        self._waiting.set(event.waiting, producer)
+        self._buffer[producer] = event.bytes
+        self._buffer_limit[producer] = event.limit
+        self._waiting[producer] = event.waiting
 
     # ---- readers and consumers ------------------------------------------------------------------------------
 
     def part_fetched(self, event: observe.PartFetched) -> None:
         topic = event.partition.topic
-        self._fetched.add(event.bytes, (topic,))
+        self._fetched[(topic,)] += event.bytes
         if event.error is not None:
-            self._fetch_errors.add(1, (topic, error_name(event.error)))
+            self._fetch_errors[topic, error_name(event.error)] += 1
 
     def batch_delivered(self, event: observe.BatchDelivered) -> None:
         group, partition = event.group or "", event.partition
         labels = (group, partition.topic)
-        self._delivered_batches.add(1, labels)
-        self._delivered.add(event.records, labels)
-        self._delivered_bytes.add(event.bytes, labels)
+        self._delivered_batches[labels] += 1
+        self._delivered[labels] += event.records
+        self._delivered_bytes[labels] += event.bytes
         if event.lag is not None:
-            self._lag.set(event.lag, (group, partition.topic, partition.name))
+            self._lag[group, partition.topic, partition.name] = event.lag
 
     def read_ahead_level(self, event: observe.ReadAheadLevel) -> None:
         reader = (event.reader,)
-        self._read_ahead.set(event.bytes, reader)
-        self._read_ahead_limit.set(event.limit, reader)
+        self._read_ahead[reader] = event.bytes
+        self._read_ahead_limit[reader] = event.limit
 
     def commit_finished(self, event: observe.CommitFinished) -> None:
         self._commits.observe(event.seconds, (event.group,))
         if event.error is not None:
-            self._commit_errors.add(1, (event.group, error_name(event.error)))
+            self._commit_errors[event.group, error_name(event.error)] += 1
 
     def rebalanced(self, event: observe.Rebalanced) -> None:
         group, kind = event.group, event.kind
-        self._rebalances.add(1, (group, kind))
+        self._rebalances[group, kind] += 1
         if kind == "assigned":
             self._rebalance_times.observe(event.seconds, (group,))
-            self._assigned.add(len(event.partitions), (group,))
+            self._assigned[(group,)] += len(event.partitions)
             return
-        self._assigned.add(-len(event.partitions), (group,))
+        self._assigned[(group,)] -= len(event.partitions)
         for partition in event.partitions:
-            self._lag.remove((group, partition.topic, partition.name))
+            self._lag.pop((group, partition.topic, partition.name), None)
 
     def heartbeat_late(self, event: observe.HeartbeatLate) -> None:
-        self._late.add(1, (event.group,))
-        self._late_seconds.add(event.seconds, (event.group,))
+        self._late[(event.group,)] += 1
+        self._late_seconds[(event.group,)] += event.seconds
 
     # ---- mirrors --------------------------------------------------------------------------------------------
 
     def mirror_committed(self, event: observe.MirrorCommitted) -> None:
         self._transactions.observe(event.seconds, (event.mirror,))
         for partition, records in event.records.items():
-            self._copied.add(records, (event.mirror, partition.topic))
-            self._copied_bytes.add(event.bytes[partition], (event.mirror, partition.topic))
+            self._copied[event.mirror, partition.topic] += records
+            self._copied_bytes[event.mirror, partition.topic] += event.bytes[partition]
 
     def mirror_lag(self, event: observe.MirrorLag) -> None:
         labels = (event.mirror, event.partition.topic, event.partition.name)
-        self._mirror_lag.set(event.lag, labels)
+        self._mirror_lag[labels] = event.lag
         if event.seconds is None:
-            self._mirror_lag_seconds.remove(labels)
+            self._mirror_lag_seconds.pop(labels, None)
         else:
-            self._mirror_lag_seconds.set(event.seconds, labels)
+            self._mirror_lag_seconds[labels] = event.seconds
 
 
 def _family(kind: type[Any], name: str, text: str, labels: Sequence[str], values: LabelledValues[Labels]) -> Metric:
     family: Any = kind(name, text, labels=labels)
-    for which, value in values.items():
+    for which, value in dict(values).items():
         family.add_metric(list(map(str, which)), value)
     made: Metric = family
     return made

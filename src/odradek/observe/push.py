@@ -49,8 +49,8 @@ class ClientMetrics(observe.Observer):
 
     def __init__(self, start_ns: int, rack: str | None = None) -> None:
         self._start_ns, self._rack = start_ns, rack
-        self._totals: LabelledValues[Key] = LabelledValues()
-        self._levels: LabelledValues[Key] = LabelledValues()
+        self._totals: LabelledValues[Key] = defaultdict(int)
+        self._levels: LabelledValues[Key] = defaultdict(int)
         self._samples: dict[Key, list[float]] = {}  # number, sum, maximum
         self._accepted: dict[str, tuple[int, dict[Labels, float]]] = {}  # name -> when, and the totals then
         self._collected: dict[str, tuple[int, dict[Labels, float]]] = {}
@@ -66,7 +66,7 @@ class ClientMetrics(observe.Observer):
 
     def connection_opened(self, event: observe.ConnectionOpened) -> None:
         if role := _role(event.purpose):
-            self._totals.add(1, (f"{role}.connection.creation.total", ()))
+            self._totals[f"{role}.connection.creation.total", ()] += 1
 
     def throttled(self, event: observe.Throttled) -> None:
         names = {"producer": "producer.produce.throttle.time", "consumer": "consumer.fetch.manager.fetch.throttle.time"}
@@ -82,18 +82,18 @@ class ClientMetrics(observe.Observer):
             self._sample(event.seconds * 1000, "consumer.fetch.manager.fetch.latency")
 
     def batch_sent(self, event: observe.BatchSent) -> None:
-        self._totals.add(event.records, ("producer.record.send.total", ()))
+        self._totals["producer.record.send.total", ()] += event.records
         self._sample(event.seconds * 1000, "producer.record.queue.time")
         if event.attempt > 1:
-            self._totals.add(event.records, ("producer.record.retry.total", ()))
+            self._totals["producer.record.retry.total", ()] += event.records
 
     def batch_finished(self, event: observe.BatchFinished) -> None:
         if event.error is not None:
-            self._totals.add(event.records, ("producer.record.error.total", ()))
+            self._totals["producer.record.error.total", ()] += event.records
 
     def batch_delivered(self, event: observe.BatchDelivered) -> None:
-        self._totals.add(event.records, ("consumer.fetch.manager.records.consumed.total", ()))
-        self._totals.add(event.bytes, ("consumer.fetch.manager.bytes.consumed.total", ()))
+        self._totals["consumer.fetch.manager.records.consumed.total", ()] += event.records
+        self._totals["consumer.fetch.manager.bytes.consumed.total", ()] += event.bytes
         if event.lag is not None:
             self._sample(event.lag, "consumer.fetch.manager.records.lag")
 
@@ -105,10 +105,10 @@ class ClientMetrics(observe.Observer):
         group, gained = _group(event.group), len(event.partitions)
         if event.kind == "assigned":
             self._sample(event.seconds * 1000, "consumer.coordinator.rebalance.latency", group)
-            self._totals.add(event.seconds * 1000, ("consumer.coordinator.rebalance.latency.total", group))
+            self._totals["consumer.coordinator.rebalance.latency.total", group] += event.seconds * 1000
         else:
             gained = -gained
-        self._levels.add(gained, ("consumer.coordinator.assigned.partitions", group))
+        self._levels["consumer.coordinator.assigned.partitions", group] += gained
 
     # ---- collection -----------------------------------------------------------------------------------------
 

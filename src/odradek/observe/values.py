@@ -6,6 +6,7 @@ Adding here takes a tenth of what the packages of metrics take, or less, and an 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from typing import Generic, TypeVar
 
@@ -14,31 +15,13 @@ __all__ = ["Histogram", "LabelledValues"]
 L = TypeVar("L", bound=Hashable)
 
 
-class LabelledValues(Generic[L]):
-    """LabelledValues of a counter or a gauge. Written in one thread, and read in any."""
-
-    def __init__(self) -> None:
-        self._values: dict[L, float] = {}
-
-    def add(self, amount: float, labels: L) -> None:
-        """Add to the value with these labels; it begins at 0."""
-        self._values[labels] = self._values.get(labels, 0) + amount
-
-    def set(self, value: float, labels: L) -> None:
-        """Replace the value with these labels."""
-        self._values[labels] = value
-
-    def remove(self, labels: L) -> None:
-        """Forget the value with these labels."""
-        self._values.pop(labels, None)
-
-    def items(self) -> list[tuple[L, float]]:
-        """Return all values."""
-        return list(self._values.items())
+LabelledValues = defaultdict[L, float]
+"""Values of a counter or a gauge by labels: a `defaultdict(int)`. Written by one thread, and read by any,
+which copies them first: `dict(values)` is one step."""
 
 
 class Histogram(Generic[L]):
-    """Counts of observations by size. Written in one thread, and read in any.
+    """Counts of observations by size. Written by one thread, and read by any.
 
     Args:
         bounds: Upper bounds of the buckets, ascending; one more bucket has what is larger.
@@ -58,5 +41,5 @@ class Histogram(Generic[L]):
 
     def items(self) -> list[tuple[L, list[float], float]]:
         """Return the counts of the buckets, each alone, and the sum, for all labels."""
-        copies = [(labels, counts[:]) for labels, counts in list(self._counts.items())]
+        copies = [(labels, counts[:]) for labels, counts in dict(self._counts).items()]
         return [(labels, counts[:-1], counts[-1]) for labels, counts in copies]

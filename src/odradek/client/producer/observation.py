@@ -35,7 +35,7 @@ class ProducerObservation:
         for batch in request.batches:
             seconds = now - batch.created_at
             sent(number, broker, batch.partition, len(batch.records), batch.size, batch.attempts, seconds)
-        self._level()
+        self._calls.buffer_level(number, self._live.buffered_bytes, self._limit, len(self._waiters))
 
     def finished(self, batches: Iterable[ProduceBatch], now: float) -> None:
         """These batches have their outcome. They still have their records."""
@@ -47,7 +47,4 @@ class ProducerObservation:
             records, size = len(batch.records), batch.size
             finished(number, topic.name, partition, records, size, seconds, batch.attempts, batch.error)
         if not self._live.buffered_bytes:  # else the next request tells: there is one for each response, or more
-            self._level()
-
-    def _level(self) -> None:
-        self._calls.buffer_level(self._number, self._live.buffered_bytes, self._limit, len(self._waiters))
+            self._calls.buffer_level(number, 0, self._limit, len(self._waiters))
