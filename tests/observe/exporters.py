@@ -10,7 +10,7 @@ from threading import Event
 
 __all__ = ["write_while_it_reads"]
 
-READINGS = 20
+READINGS = 8
 
 
 def write_while_it_reads(write: Callable[[int], None], read: Callable[[], float]) -> tuple[int, list[float]]:
