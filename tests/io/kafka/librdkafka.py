@@ -48,12 +48,12 @@ NULLS = (FindCoordinatorResponse, JoinGroupResponse, SyncGroupResponse)
 class ErrorDecoder(KafkaResponseDecoder[R]):
     """Decodes no more than the error of a response that has nulls."""
 
-    def _end(self) -> None:
-        code = int.from_bytes(self._frame[8:10], "big", signed=True)  # behind correlation id and throttle time
+    def _decode(self, frame: bytes) -> None:
+        code = int.from_bytes(frame[8:10], "big", signed=True)  # behind correlation id and throttle time
         if issubclass(self._cls, NULLS) and code:
             self._response = self._cls(error_code=code)
         else:
-            super()._end()
+            super()._decode(frame)
 
 
 def load_library() -> ctypes.CDLL:

@@ -128,8 +128,8 @@ async def bench(mock: MockCluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     ids: list[int] = []
 
     class IdDecoder(ErrorDecoder[Any]):
-        def _end(self) -> None:
-            super()._end()
+        def _decode(self, frame: bytes) -> None:
+            super()._decode(frame)
             response = self._response
             if isinstance(response, InitProducerIdResponse) and response.producer_epoch == 0:
                 ids.append(response.producer_id)
