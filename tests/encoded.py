@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from odradek import engine
+from tests.kafka_logs import with_crc
+
 from odradek.core.interfaces import ProducerRecord
 from odradek.types import Columns, EncodedBatch, TopicPartition
 from odradek.wire.compression import CompressionType
@@ -39,7 +40,5 @@ def encoded_columns(
 
 def undecodable(rows: int, compression: CompressionType = CompressionType.LZ4) -> Columns:
     """Return the columns of a batch that is damaged inside, although its CRC is right."""
-    data = bytearray(encode_batch([b"x" * 50] * rows, timestamps=[9] * rows, compression=compression))
-    data[61:69] = b"\xff" * 8
-    data[17:21] = engine.active.crc32c(bytes(data[21:])).to_bytes(4, "big")
-    return encoded_of(bytes(data), rows, compression)
+    data = encode_batch([b"x" * 50] * rows, timestamps=[9] * rows, compression=compression)
+    return encoded_of(with_crc(data[:61] + b"\xff" * 8 + data[69:]), rows, compression)

@@ -83,7 +83,7 @@ def test_large_batches_stay_encoded_for_who_passes_them_on(directory: Path, engi
     ]
     write_log(directory, {0: b"".join(data)})
     log = opened(directory)
-    for keep, kept in (("lz4", [data[1], data[3]]), ("none", [data[2]]), ("", [])):
+    for keep, kept in (("lz4", [data[1], data[3]]), ("none", [data[2]]), (None, [])):
         parts = [part for columns in log.columns(keep_encoded=keep) for part in columns.parts]
         assert [part.encoded.data for part in parts if part.encoded is not None] == kept
         assert [value for part in parts for value in part.values] == [record.value for record in records(log)]

@@ -17,6 +17,7 @@ from odradek.client.options import Compression
 from odradek.testing import KafkaBroker
 from odradek.types import TimestampType
 
+from ..ended_transactions import transactions_ended
 from . import foreign
 from .conftest import PARTITIONS
 from .table import Ran
@@ -473,9 +474,7 @@ async def test_transactions_are_committed_and_aborted_as_a_whole(kafka: KafkaBro
                     raise KeyError
             async with out.transaction():
                 await out.send_many(topic, [b"c", b"d"], partition=0)
-        with anyio.fail_after(60):
-            while len(await read_all(cluster, topic, isolation="read_committed")) < 2:  # noqa: ASYNC110 - no event
-                await anyio.sleep(0.05)  # the marker is written after the commit was answered
+        await transactions_ended(cluster, topic)
         committed = [record.value for record in await read_all(cluster, topic, isolation="read_committed")]
         everything = [record.value for record in await read_all(cluster, topic)]
     assert (committed, everything) == ([b"c", b"d"], [b"a", b"b", b"c", b"d"])

@@ -21,6 +21,8 @@ from odradek.ranges.request import Directory
 from odradek.testing import Kafka07Broker, KafkaBroker, MemoryCluster
 from odradek.types import Position, Record, TopicPartition
 
+from ..ended_transactions import transactions_ended
+
 pytestmark = pytest.mark.anyio
 
 Rows = dict[TopicPartition, list[Record]]
@@ -258,13 +260,7 @@ async def write_transactions(k: od.Cluster, topic: str) -> None:
                         await producer.send_many(topic, [b"t%d" % number] * 5, partition=partition)
                     if number % 3 == 1:
                         raise RuntimeError
-    with anyio.fail_after(60):  # until the last transaction is over in all partitions
-        while await k.positions(topic, od.LATEST) != await stable_ends(k, topic):  # noqa: ASYNC110 - nothing tells when
-            await anyio.sleep(0.01)
-
-
-async def stable_ends(k: od.Cluster, topic: str) -> dict[TopicPartition, Position]:
-    return await ends_of(ClusterSource(k, ""), await k.partitions(topic))
+    await transactions_ended(k, topic)
 
 
 @each_case

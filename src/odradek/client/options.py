@@ -426,9 +426,9 @@ class ReaderOptions(TypedDict, total=False):
         Option(
             None,
             arguments.optional(_COMPRESSION_NAME),
-            "Large record batches of this compression (Kafka 0.11 and later) are checked, but not decoded before "
-            "somebody looks at their records, which raises CorruptMessage if they are damaged inside. `send_many` to "
-            "one partition, by a producer of the same compression, passes such a batch on as it is.",
+            "Large record batches of this compression (Kafka 0.11 and later) are checked, but not decoded before their "
+            "records are asked for, which raises CorruptMessage if they are damaged inside. `send_many` to one "
+            "partition, by a producer of the same compression, passes such a batch on as it is.",
         ),
     ]
     tuning: Annotated[Tuning | None, TUNING]

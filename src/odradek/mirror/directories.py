@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from contextlib import asynccontextmanager
 from glob import glob
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import anyio.to_thread
 
@@ -97,9 +97,15 @@ class DirectorySource:
         if missing := sorted(map(str, starts.keys() - logs.keys())):
             raise ConfigError(f"source.logs: no directory has {', '.join(missing[:10])}")
         until = ends or {}
-        options: Any = {"read_committed": read_committed, "over_gaps": self._over_gaps}
         readings = [
-            PartitionReading(logs[p], at, until.get(p), keep_encoded=keep_encoded or "", **options)
+            PartitionReading(
+                logs[p],
+                at,
+                until.get(p),
+                read_committed=read_committed,
+                over_gaps=self._over_gaps,
+                keep_encoded=keep_encoded,
+            )
             for p, at in starts.items()
         ]
         async with DirectoryBatches(readings) as batches:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from itertools import islice
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import anyio.to_thread
 
@@ -73,7 +73,7 @@ class PartitionReading:
         end: Where it ends; None: with the log.
         read_committed: Leave out records of transactions that were not committed.
         over_gaps: Read on where a file of 0.7 is missing.
-        keep_encoded: As for readers, empty for None.
+        keep_encoded: As for readers.
     """
 
     def __init__(
@@ -84,11 +84,10 @@ class PartitionReading:
         *,
         read_committed: bool,
         over_gaps: bool,
-        keep_encoded: str = "",
+        keep_encoded: str | None = None,
     ) -> None:
         self._files, self._extent = chosen
-        self._over_gaps = over_gaps
-        self._options: Any = {"read_committed": read_committed, "keep_encoded": keep_encoded}
+        self._read_committed, self._over_gaps, self._keep_encoded = read_committed, over_gaps, keep_encoded
         self.partition: TopicPartition = self._files.partition
         self.start = start or SourcePosition(self._files.start, 0, self._topic_id)
         """What is read first."""
@@ -145,9 +144,11 @@ class PartitionReading:
 
     def _decode(self, first: int) -> Iterator[Columns]:
         if isinstance(self._files, WholeLog):
-            if self._options["read_committed"]:
+            if self._read_committed:
                 self._files.warn_of_open_transactions()
-            return self._files.columns(first, max_bytes=CHUNK, **self._options)
+            return self._files.columns(
+                first, max_bytes=CHUNK, read_committed=self._read_committed, keep_encoded=self._keep_encoded
+            )
         return self._decode_messages(first)
 
     def _decode_messages(self, at: int) -> Iterator[Columns]:

@@ -179,7 +179,7 @@ class SegmentedLog:
         max_bytes: int = BATCH_BYTES,
         corrupt: str = "fail",
         read_committed: bool = False,
-        keep_encoded: str = "",
+        keep_encoded: str | None = None,
         report: Report | None = None,
     ) -> Iterator[Columns]:
         """Yield the messages as columns, none of them empty: what `batches` and `arrow` are made of.
@@ -190,7 +190,7 @@ class SegmentedLog:
             max_bytes: As for `arrow`.
             corrupt: As for `batches`.
             read_committed: As for `batches`.
-            keep_encoded: As for `Cluster.reader`, empty for None.
+            keep_encoded: As for `Cluster.reader`.
             report: Called with the error of each entry that `corrupt="skip"` leaves out, of the latest 1000 of a batch.
 
         Raises:

@@ -38,7 +38,7 @@ def bench_of(**options: Any) -> Bench:
 # ---- rows --------------------------------------------------------------------------------------------------------
 
 
-def test_rows_are_decoded_when_somebody_looks() -> None:
+def test_rows_are_decoded_when_they_are_asked_for() -> None:
     records = EncodedRecords(encoded_columns(ROWS))
     assert len(records) == 4
     assert list(records) == ROWS and records[1] == ROWS[1] and list(records[1:3]) == ROWS[1:3]

@@ -75,6 +75,6 @@ def fetch_settings(
         corrupt=corrupt,
         defer_decompression=True,
         read_committed=isolation == "read_committed",
-        keep_encoded=keep_encoded or "",
+        keep_encoded=keep_encoded,
     )
     return FetchSettings(limits, policy, decoder)

@@ -275,7 +275,7 @@ class Dispatcher:
         if effects.refresh_metadata:
             self._lookups.refresh()
         if self.accumulator.missing:
-            self.check_missing()
+            self._lookups.check_missing()
         if self._sequences is not None and (self._dropping or not self._sequences.ready):
             self._follow_sequences(self._sequences)
         # Last, because it ends everything: what has a result keeps it.

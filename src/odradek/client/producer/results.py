@@ -251,8 +251,8 @@ class BufferWaiters(OrderedDict[BufferWaiter, None]):
         self.pop(waiter, None)
 
     def drop(self, why: str = "") -> int:
-        """Wake all callers, whose records are not appended any more, and return how many records. With a reason, these
-        fail with NotWritten."""
+        """Wake all callers, whose records are not appended any more. With a reason, these fail with NotWritten; return
+        how many they are."""
         waiters, count = tuple(self), 0
         self.clear()
         for waiter in waiters:

@@ -20,8 +20,8 @@ class DecoderOptions(NamedTuple):
             `raw` hands the undecoded entry over as a record named in `Columns.corrupt`.
         defer_decompression: Leave compressed messages to `LogDecoder.decompress_deferred`.
         read_committed: Leave out records of transactions that were aborted; of no effect where there are none.
-        keep_encoded: Leave whole record batches of this compression (`none` is one) encoded until somebody looks at
-            their records (`Columns.parts`); empty: decode all. Needs `corrupt="fail"`.
+        keep_encoded: Leave whole record batches of this compression (`none` is one) encoded until their records are
+            asked for (`Columns.parts`); None: decode all. Needs `corrupt="fail"`.
     """
 
     max_message_bytes: int = 4 << 20
@@ -29,7 +29,7 @@ class DecoderOptions(NamedTuple):
     corrupt: str = "fail"
     defer_decompression: bool = False
     read_committed: bool = False
-    keep_encoded: str = ""
+    keep_encoded: str | None = None
 
 
 class LogDecoder(Protocol):

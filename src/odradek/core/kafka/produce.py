@@ -14,7 +14,7 @@ from odradek.core.kafka.versions import BrokerVersions
 from odradek.core.produce.batch import are_small, as_record
 from odradek.core.produce.packed_records import EncodedRecords, PackedRecords
 from odradek.engine import Headers, PackedBytes
-from odradek.errors import CorruptMessage, MessageTooLarge, OdradekError, RemoteProtocolError, Unsupported
+from odradek.errors import MessageTooLarge, OdradekError, RemoteProtocolError, Unsupported
 from odradek.types import NO_TIMESTAMP, Position, TopicPartition
 from odradek.wire.compression import CompressionType, parse_compression
 from odradek.wire.kafka.error_codes import ErrorCode
@@ -204,24 +204,16 @@ def _refused(batch: PartitionBatch, answer: PartitionProduceResponse | None, con
     if answer is None:
         missing = RemoteProtocolError(f"{context}: the response has no such partition")
         return PartitionResult(batch.partition, missing)
-    if answer.error_code in _MAY_BE_DAMAGED and (damage := _damage_of(batch)) is not None:
-        return PartitionResult(batch.partition, damage)
+    if answer.error_code in _MAY_BE_DAMAGED and isinstance(batch.records, EncodedRecords):
+        damage = batch.records.damage()
+        if damage is not None:
+            return PartitionResult(batch.partition, damage)
     errors = {each.batch_index: each.batch_index_error_message or "" for each in answer.record_errors}
     error = _error(batch, answer.error_code, f"{context}: {answer.error_message}" if answer.error_message else context)
     # An error with an offset came after the append: the leader stopped leading, say, while it waited for its replicas.
     error.sent = answer.error_code in _MAY_BE_WRITTEN or answer.base_offset >= 0
     log_start = None if answer.log_start_offset < 0 else Position(answer.log_start_offset)
     return PartitionResult(batch.partition, error, None, None, log_start, errors)
-
-
-def _damage_of(batch: PartitionBatch) -> CorruptMessage | None:
-    """Return what is wrong inside of a batch that is passed on, which no broker appends."""
-    try:
-        if isinstance(batch.records, EncodedRecords):
-            batch.records.decoded()
-    except CorruptMessage as damage:
-        return damage
-    return None
 
 
 def _error(batch: PartitionBatch, code: int, context: str) -> OdradekError:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from odradek.core.interfaces import PartitionBatch, PartitionResult, PendingResult, ProducerRecord
 from odradek.core.produce.batch_states import BATCH, BatchEvent, BatchState
 from odradek.core.produce.packed_records import EncodedRecords
-from odradek.errors import CorruptMessage, DeliveryError, OdradekError
+from odradek.errors import DeliveryError, OdradekError
 
 if TYPE_CHECKING:
     from collections import deque
@@ -52,11 +52,9 @@ def as_record(record: bytes | ProducerRecord) -> ProducerRecord:
 
 def as_records(records: Iterable[bytes | ProducerRecord]) -> list[ProducerRecord]:
     """Return records as users see them. Those of an encoded batch that cannot be decoded are empty."""
-    try:
-        return list(map(as_record, records))
-    except CorruptMessage:
-        assert isinstance(records, EncodedRecords)
+    if isinstance(records, EncodedRecords) and records.damage() is not None:
         return [ProducerRecord(None)] * len(records)
+    return list(map(as_record, records))
 
 
 def are_small(batches: Sequence[PartitionBatch]) -> bool:

@@ -104,12 +104,12 @@ class LiveBatches:
     def decode(self, batch: ProduceBatch) -> CorruptMessage | None:
         """Decode the records of a batch that was passed on as it is, because it has to be divided. Return why that
         cannot be; nothing has changed then."""
-        if not isinstance(batch.records, EncodedRecords):
+        encoded = batch.records
+        if not isinstance(encoded, EncodedRecords):
             return None
-        try:
-            records = batch.records.decoded()
-        except CorruptMessage as error:
-            return error
+        if (damage := encoded.damage()) is not None:
+            return damage
+        records = encoded.decoded()
         self.buffered_bytes -= batch.buffered_bytes
         batch.records, batch.size = records, self._size_of_all(records)
         self.buffered_bytes += batch.buffered_bytes

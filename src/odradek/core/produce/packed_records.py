@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast, overload
 
 from odradek.core.interfaces import ProducerRecord
 from odradek.engine import HeaderColumns, PackedBytes
+from odradek.errors import CorruptMessage
 from odradek.types import NO_TIMESTAMP, Columns
 
 __all__ = ["EncodedRecords", "PackedRecords", "WireSizes", "pack", "records_of"]
@@ -140,6 +141,14 @@ class EncodedRecords(Sequence[bytes | ProducerRecord]):
     def decoded(self) -> Sequence[bytes | ProducerRecord]:
         """Return the records."""
         return records_of(self.columns)
+
+    def damage(self) -> CorruptMessage | None:
+        """Return why the records cannot be decoded; None: they can."""
+        try:
+            self.decoded()
+        except CorruptMessage as error:
+            return error
+        return None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {len(self)} records>"

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.conformance.kafka.record_sets import rows_of
+from tests.kafka_logs import with_crc
 from tests.wire.kafka.records import fuzz
 from tests.wire.kafka.records.reading import PARTITION, chunks, read
 
-from odradek import engine
 from odradek.core.interfaces import DecoderOptions
 from odradek.errors import ConfigError, CorruptMessage
 from odradek.types import Columns, Position
@@ -63,8 +63,7 @@ def changed(data: bytes, **fields: bytes) -> bytes:
     for name, value in fields.items():
         at = int(name.removeprefix("at_"))
         made[at : at + len(value)] = value
-    made[17:21] = engine.active.crc32c(bytes(made[21:])).to_bytes(4, "big")
-    return bytes(made)
+    return with_crc(bytes(made))
 
 
 # ---- what stays encoded ------------------------------------------------------------------------------------------
@@ -160,7 +159,7 @@ def test_damage_that_is_found_late_cannot_be_left_out(corrupt: str) -> None:
     ],
     ids=["compressed", "bytes behind", "record", "too few"],
 )
-def test_damage_inside_is_raised_when_somebody_looks(data: bytes, reason: str) -> None:
+def test_damage_inside_is_raised_when_records_are_asked_for(data: bytes, reason: str) -> None:
     columns = taken(data, DecoderOptions(keep_encoded="lz4" if data[22] else "none"))
     assert columns.encoded is not None
     for name in ("values", "keys", "timestamps"):

@@ -71,7 +71,7 @@ class RecordDecoder:
     ) -> None:
         if options.corrupt not in ("fail", "skip", "raw"):
             raise ConfigError(f"corrupt={options.corrupt!r} is not one of fail, skip, raw")
-        if options.keep_encoded and options.corrupt != "fail":
+        if options.keep_encoded is not None and options.corrupt != "fail":
             raise ConfigError(f"keep_encoded needs corrupt='fail', not {options.corrupt!r}")
         self.partition = partition
         self._options = options

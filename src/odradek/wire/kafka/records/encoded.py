@@ -1,7 +1,7 @@
-"""Record batches that stay encoded until somebody looks at their records (kafka-specification.md 3.3).
+"""Record batches that stay encoded until their records are asked for (kafka-specification.md 3.3).
 
-Whoever passes records on has no use for them one by one: the bytes of a batch are checked by their CRC, and are sent to
-another log as they are, with a new producer and a new sequence (`encode.passed_on`).
+A program that passes records on has no use for them one by one: the bytes of a batch are checked by their CRC, and are
+sent to another log as they are, with a new producer and a new sequence (`encode.passed_on`).
 """
 
 from __future__ import annotations

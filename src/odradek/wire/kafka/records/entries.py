@@ -88,7 +88,7 @@ class EntryDecoder:
         self._first = position  # of the first row that is not taken
         self._rows = engine.active.RecordBuilder()
         self._parts: list[Part] = []  # what comes before these rows, as far as batches stay encoded
-        self._kept = CompressionType.named(options.keep_encoded) if options.keep_encoded else None
+        self._kept = None if options.keep_encoded is None else CompressionType.named(options.keep_encoded)
         self._max_run_entry = options.max_message_bytes
         if self._kept is CompressionType.NONE:
             self._max_run_entry = min(self._max_run_entry, MIN_BYTES - 1)
