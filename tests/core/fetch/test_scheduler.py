@@ -155,6 +155,56 @@ def test_partitions_request_more_of_a_distant_broker_that_the_user_waits_for(
     assert requested == sizes
 
 
+def test_a_partition_that_a_response_had_no_space_for_is_fetched_first_and_with_more_bytes() -> None:
+    bench = Bench(2, limits=ReadAheadLimits(read_ahead_bytes=1 << 20, fetch_bytes=1000, min_bytes=100))
+    first, second = bench.next()
+    second.left_out = True
+    bench.finish(first, encode_set([bytes(30)] * 20)[: first.max_bytes])
+    bench.finish(second)
+    assert second.max_bytes == 400 and bench[1].empty_responses == 0
+    (again,), (other,) = bench.next(), bench.next()  # both have more: each has a request of its own
+    assert (again.cursor, again.max_bytes, other.cursor) == (bench[1], 1000, bench[0])
+    bench.finish(again)
+    assert bench.state(1) is CursorState.BACKING_OFF, "nothing was left out of that one"
+
+
+def test_partitions_that_are_left_out_again_and_again_take_turns_to_be_first() -> None:
+    bench = Bench(3)
+    firsts = []
+    for _ in range(6):
+        fetches = bench.next()
+        firsts.append(fetches[0].cursor.partition)
+        for fetch in fetches[1:]:
+            fetch.left_out = True
+        bench.finish(fetches[0], ENTRIES[: len(ENTRIES) // 3])
+        for fetch in fetches[1:]:
+            bench.finish(fetch)
+    assert set(Counter(firsts)) == {tp(number) for number in range(3)}
+
+
+@pytest.mark.parametrize("event", ["sought", "lost", "failed"])
+def test_what_was_left_out_is_forgotten_or_kept_with_what_happens_next(event: str) -> None:
+    bench = Bench(2)
+    first, second = bench.next()
+    second.left_out = True
+    if event == "sought":  # in mid-flight: its result does not count
+        bench.set.seek(tp(1), Position(0))
+        bench.resolve(bench[1])
+    bench.finish(first, ENTRIES)
+    assert bench.finish(second) is (event != "sought")
+    assert bench[1].share.was_left_out is (event != "sought")
+    if event != "sought":
+        (again,) = (fetch for fetch in bench.next() if fetch.cursor is bench[1])
+        if event == "lost":
+            bench.complete(again, lost=True)
+        else:
+            bench.finish(again, error=BrokerError(6, "NOT_LEADER_OR_FOLLOWER", retriable=True))
+        assert bench[1].share.was_left_out, "it is still true"
+        assert (bench.state(1) is CursorState.BACKING_OFF) is (event == "failed")
+        bench.set.seek(tp(1), Position(0))
+        assert not bench[1].share.was_left_out
+
+
 def test_an_empty_partition_backs_off_longer_each_time() -> None:
     bench, now, waits = Bench(), 0.0, []
     for _ in range(4):

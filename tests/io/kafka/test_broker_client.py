@@ -31,6 +31,7 @@ from odradek.wire.kafka.messages.data import (
     AbortedTransaction,
     FetchableTopicResponse,
     FetchEpochEndOffset,
+    FetchPartition,
     FetchPartitionData,
     FetchRequest,
     FetchResponse,
@@ -280,6 +281,74 @@ async def test_a_message_larger_than_allowed_is_an_error_that_says_what_to_raise
         await client.fetch([fetch])
         error = fetch.decoder.error
         assert isinstance(error, MessageTooLarge) and error.option == "max_message_bytes"
+
+
+class Crowded(ScriptedBroker):
+    """Gives a batch that is larger than what was asked for only if no other partition has records in the response."""
+
+    has_records = False
+
+    def fetch(self, request: FetchRequest, version: int) -> FetchResponse:
+        self.has_records = False
+        return super().fetch(request, version)
+
+    def read(self, topic: str, part: FetchPartition, version: int) -> FetchPartitionData:
+        data = super().read(topic, part, version)
+        if version >= 3 and self.has_records and len(data.records or b"") > part.partition_max_bytes:
+            return FetchPartitionData(partition_index=part.partition, high_watermark=data.high_watermark, records=b"")
+        self.has_records |= bool(data.records)
+        return data
+
+
+@every_release
+async def test_a_partition_whose_batch_had_no_space_is_left_out_from_0_10_1_on(release: str) -> None:
+    can = RELEASES[release]
+    broker = Crowded(can)
+    async with running(broker) as client:
+        await client.produce([batch(b"a" * 500), batch(b"b" * 500, where=T1)], acks=-1)
+        first, second = fetch_of(client, max_bytes=100), fetch_of(client, T1, max_bytes=100)
+        await client.fetch([first, second])
+        assert (first.left_out, second.left_out) == (False, can.has_whole_first_message)
+        assert (second.received, second.error) == (0 if can.has_whole_first_message else 100, None)
+        (again, other) = PartitionFetch(second.decoder, 100), PartitionFetch(first.decoder, 100)
+        await client.fetch([again, other])
+        assert not again.left_out and not other.left_out
+        await client.fetch([PartitionFetch(second.decoder, 100)])
+        assert len(second.decoder.take().values) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "records", "isolation", "expected"),
+    [
+        ({"high_watermark": 1}, b"", "read_uncommitted", True),
+        ({"high_watermark": 1, "last_stable_offset": 0}, b"", "read_uncommitted", True),
+        ({"high_watermark": 1, "last_stable_offset": 0}, b"", "read_committed", False),
+        ({"high_watermark": 2, "last_stable_offset": 1}, b"", "read_committed", True),
+        ({"high_watermark": 0}, b"", "read_uncommitted", False),
+        ({"high_watermark": -1, "error_code": ErrorCode.NOT_LEADER_OR_FOLLOWER}, b"", "read_uncommitted", False),
+        ({"high_watermark": 1, "error_code": ErrorCode.NOT_LEADER_OR_FOLLOWER}, b"", "read_uncommitted", False),
+        ({"high_watermark": 1, "preferred_read_replica": 7}, b"", "read_uncommitted", False),
+        ({"high_watermark": 1}, bytes(100), "read_uncommitted", False),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+async def test_a_partition_is_left_out_only_if_it_has_more_and_nothing_is_wrong(
+    answer: dict[str, Any], records: bytes, isolation: str, expected: bool
+) -> None:
+    class Answering(ScriptedBroker):
+        def read(self, topic: str, part: FetchPartition, version: int) -> FetchPartitionData:
+            if part.partition == T0.partition:
+                return super().read(topic, part, version)
+            return FetchPartitionData(partition_index=part.partition, records=records, **answer)
+
+    broker = Answering(NEWEST)
+    async with running(broker) as client:
+        await client.produce([batch(b"a")], acks=-1)
+        options = {"read_committed": isolation == "read_committed"}
+        for position in (0, 1):  # there are records of the other partition, and there are none
+            fetch = fetch_of(client, T1, **options)
+            await client.fetch([fetch_of(client, T0, position, **options), fetch])
+            assert fetch.left_out == (expected and position == 0)
 
 
 async def test_records_before_the_position_are_left_out() -> None:

@@ -64,6 +64,21 @@ async def test_records_are_written_and_read_again(broker: KafkaBroker, anyio_bac
             assert [(record.key, record.value) async for record in reader] == [(b"k", b"one")]
 
 
+async def test_partitions_with_large_batches_are_read_at_the_same_time(broker: KafkaBroker) -> None:
+    name = f"large-{anyio.current_time():.6f}"
+    await anyio.to_thread.run_sync(broker.create_topic, name, 2)
+    read: list[int] = []
+    async with od.connect(f"kafka://{broker.bootstrap}") as k:
+        async with k.producer() as out:
+            for partition in range(2):
+                (await out.send_many(name, [bytes(200_000)] * 20, partition=partition)).check()
+        async with k.reader(name, start=EARLIEST, until=LATEST) as reader:
+            async for record in reader:
+                read.append(record.partition.partition)
+    assert read.count(0) == read.count(1) == 20
+    assert read != sorted(read, key=read.index), "one was read to its end before the other one began"
+
+
 async def test_reading_a_topic_that_does_not_exist_creates_it_only_on_old_brokers(broker: KafkaBroker) -> None:
     name = f"missing-{anyio.current_time():.6f}"
     async with driver_of(broker) as driver:

@@ -344,12 +344,12 @@ class Cursor:
             self._connection_lost(now)
         elif fetch.error is not None:
             self._reject(fetch.error, reset)
-        elif not fetch.received:
+        elif not fetch.received and not fetch.left_out:
             self._accept_empty(fetch)
         else:
             received = fetch.received
             self.attempts = self.empty_responses = 0
-            self.share.received(received, fetch.max_bytes)
+            self.share.received(received, fetch.max_bytes, left_out=fetch.left_out)
             self._accept_rows(received, fetch.had_tail, now)
             if self.state is CursorState.IN_FLIGHT:
                 self._transition(CursorEvent.RECEIVE)

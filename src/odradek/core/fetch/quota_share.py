@@ -23,6 +23,7 @@ class QuotaShare:
         "is_active",
         "is_queued",
         "quota",
+        "was_left_out",
     )
 
     def __init__(self) -> None:
@@ -36,6 +37,8 @@ class QuotaShare:
         """Its last response was as long as it could be."""
         self.counted_memory = 0
         """The memory it held when it was counted last (bytes)."""
+        self.was_left_out = False
+        """Its last response had no space for what the log has of it."""
         self._budget: ReadAheadBudget | None = None
         self._own_expansion: float | None = None
         self._max_wanted: int | None = None
@@ -55,6 +58,7 @@ class QuotaShare:
     def forget_fetches(self) -> None:
         """Forget what was learned of it: it is read from elsewhere."""
         self._own_expansion = self._max_wanted = None
+        self.was_left_out = False
         if self.has_more:
             self._set_has_more(False)
 
@@ -125,14 +129,15 @@ class QuotaShare:
         limits = budget.limits
         usual = limits.usual_fetch_bytes if quota is None else quota.fetch_bytes
         size = bytes_to_request(held, self._observed_expansion(), budget.share, limits, usual)
-        if self._own_expansion is None:
+        if self._own_expansion is None and not self.was_left_out:
             return min(size, limits.first_fetch_bytes)
         return size if self._max_wanted is None else min(size, max(self._max_wanted, limits.min_bytes))
 
-    def received(self, size: int, requested: int) -> None:
+    def received(self, size: int, requested: int, *, left_out: bool = False) -> None:
         """Learn from the length of a response (bytes): a partition that had less than was asked for wants little more
-        next time, and one that had nothing the least."""
-        is_full = size >= requested
+        next time, and one that had nothing the least. One that was left out has more, however little it requested."""
+        self.was_left_out = left_out
+        is_full = left_out or size >= requested
         self._max_wanted = None if is_full else 2 * size
         if is_full is not self.has_more:
             self._set_has_more(is_full)

@@ -254,6 +254,8 @@ class FetchScheduler:
         owner = quota.scheduler  # another one if another broker serves it now
         if cursor.state is CursorState.READY:
             quota.ready[cursor] = None
+            if cursor.share.was_left_out:  # a broker has space for the first one in any case
+                quota.ready.move_to_end(cursor, last=False)
         elif cursor.state is CursorState.IN_FLIGHT:
             owner.back_off(cursor, now, jitter)
         elif not cursor.at_end:

@@ -114,6 +114,7 @@ class PartitionFetch:
         "high_watermark",
         "last_stable",
         "leader_epoch",
+        "left_out",
         "log_start",
         "max_bytes",
         "preferred_replica",
@@ -125,6 +126,8 @@ class PartitionFetch:
         self._expected = -1  # where the next bytes start; -1: they are not wanted
         self.received = 0
         """Log bytes the response had for it."""
+        self.left_out = False
+        """The log has more for it, and all the space of the response went to other partitions."""
         self.error: OdradekError | None = None
         """The partition's error, from the broker or from its decoder; its attributes say what to do about it."""
         self.high_watermark: Position | None = None

@@ -116,6 +116,13 @@ class PartitionExchange:
         elif step is not FetchStep.READ:
             fetch.error = self._error(step, data, f"{address}: fetch {self.partition} from {self.offset}")
 
+    def note_left_out(self, data: FetchPartitionData) -> None:
+        """Note whether the log has more, of which nothing came in a response with records of another partition. From
+        0.10.1 on only the first partition with records gets a batch that is larger than what was asked for (KIP-74)."""
+        stable = data.last_stable_offset if self.decoder.read_committed else -1
+        end = data.high_watermark if stable < 0 else stable
+        self.fetch.left_out = fetch_step(data) is FetchStep.READ and self.offset < end
+
     def _error(self, step: FetchStep, data: FetchPartitionData, context: str) -> OdradekError:
         if step is FetchStep.TRUNCATED:
             diverging = data.diverging_epoch
@@ -180,11 +187,14 @@ class FetchExchange:
         # A response in a session leaves out partitions that have nothing new (KIP-227): their fetches have no error and
         # no bytes, which is an empty response.
         left = dict(self._parts)
+        has_records = any(part.received for part in left.values())
         for topic in response.responses:
             for data in topic.partitions:
                 if (part := self._part(topic, data)) is not None:
                     left.pop(part.partition, None)
                     part.apply(data, self._address)
+                    if has_records and not part.received:
+                        part.note_left_out(data)
                     if data.error_code and (leader := data.current_leader).leader_id >= 0:
                         on_leader(part.partition, leader.leader_id, leader.leader_epoch, response.node_endpoints)
         if response.error_code:
