@@ -127,7 +127,7 @@ class QuotaShare:
         budget, quota = self._budget, self.quota
         assert budget is not None
         limits = budget.limits
-        usual = limits.usual_fetch_bytes if quota is None else quota.fetch_bytes
+        usual = limits.usual_fetch_bytes if quota is None else quota.scheduler.fetch_size.bytes
         size = bytes_to_request(held, self._observed_expansion(), budget.share, limits, usual)
         if self._own_expansion is None and not self.was_left_out:
             return min(size, limits.first_fetch_bytes)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from odradek.core.backoff import Backoff
 from odradek.core.fetch.cursor import Cursor, CursorFetch
+from odradek.core.fetch.fetch_size import FetchSize
 from odradek.core.fetch.read_ahead import ReadAheadBudget
 from odradek.core.fetch.stream_quota import StreamQuota
 from odradek.core.states import CursorState
@@ -27,13 +28,6 @@ __all__ = ["FetchPolicy", "FetchScheduler", "NextFetch", "SchedulerCallbacks"]
 IDLE_POLL_S = 50e-6
 """Poll interval per idle partition: with n of them, each is polled at most once every n times this long (s). Polling
 one takes client and broker about a quarter of it, so thousands of idle partitions never keep a core busy."""
-
-DISTANT_S = 0.005
-"""A broker none of whose responses took less is distant (s): round trips, and not its work, limit what it delivers."""
-
-DISTANT_RESPONSES = 8
-"""Responses of a broker before it counts as distant. The first few of any broker can be slow: they include connecting,
-and the imports and page faults of a client that has just started."""
 
 COALESCE_FRACTION = 0.5
 """Partitions due within this fraction of the longest idle pause are polled now, in one request with others."""
@@ -99,13 +93,12 @@ class FetchScheduler:
         self.callbacks = callbacks
         self.resolving: dict[Cursor, None] = {}
         """Cursors whose position has to be resolved."""
+        self.fetch_size = FetchSize(budget.limits)
         self._budget, self._policy = budget, policy
         self._quotas: dict[int, StreamQuota] = {}
         self._backing_off: list[tuple[float, int, Cursor]] = []
         self._entry_number = count()
         self._long_poll_in_flight = False
-        self._quickest_response_s = math.inf
-        self._responses = 0
 
     @property
     def held_bytes(self) -> int:
@@ -152,7 +145,7 @@ class FetchScheduler:
         """Return the next fetch, or when to ask again if there is nothing to fetch."""
         self._end_back_off(now)
         fetches: list[CursorFetch] = []
-        left = self._budget.limits.response_bytes
+        left = max(self._budget.limits.response_bytes, self.fetch_size.bytes)
         for stream in list(self._quotas):
             quota = self._quotas[stream] = self._quotas.pop(stream)  # another stream is the first next time
             left -= self._add_fetches(quota, left, fetches)
@@ -175,22 +168,16 @@ class FetchScheduler:
 
     def responded(self, fetches: Sequence[CursorFetch], seconds: float) -> None:
         """Note how long a response took, before its result is completed. Partitions request more at a time from a
-        distant broker, once a response was full and its partition had nothing left to deliver. They request as much as
-        before again once a response shows that the broker is near.
+        distant broker (`FetchSize`).
 
         Args:
             fetches: The fetches of the request, which was no long poll.
             seconds: From the request to the whole response (s).
         """
-        self._responses += 1
-        if seconds < DISTANT_S <= self._quickest_response_s:
-            for quota in self._quotas.values():
-                quota.reset_fetch_bytes()
-        self._quickest_response_s = min(self._quickest_response_s, seconds)
-        if self._quickest_response_s >= DISTANT_S and self._responses >= DISTANT_RESPONSES:
-            for fetch in fetches:
-                if fetch.received >= fetch.max_bytes and not fetch.cursor.queue.rows:
-                    fetch.quota.raise_fetch_bytes(fetch.max_bytes)
+        full = [fetch for fetch in fetches if fetch.received >= fetch.max_bytes]
+        requested = sum([fetch.max_bytes for fetch in fetches])
+        waiting = any(not fetch.cursor.queue.rows for fetch in full)
+        self.fetch_size.responded(requested, seconds, full=bool(full), waiting=waiting)
 
     def _end_back_off(self, now: float) -> None:
         """Queue the cursors whose back-off is over, and with them those whose back-off is nearly over."""

@@ -46,8 +46,6 @@ class StreamQuota:
         self.full = False
         self.expansion: float | None = None
         """The expansion to expect of a partition of which nothing was fetched yet."""
-        self.fetch_bytes = budget.limits.usual_fetch_bytes
-        """The bytes a partition requests if its share allows it."""
 
     # ---- what happens to its partitions ----
 
@@ -107,14 +105,6 @@ class StreamQuota:
     def refresh(self) -> None:
         """Update the allowance to the number of partitions there are now."""
         self.allowance = self.budget.allowance(self.active)
-
-    def raise_fetch_bytes(self, requested: int) -> None:
-        """Raise what its partitions request to twice as much as one has requested, within the limit."""
-        self.fetch_bytes = max(self.fetch_bytes, min(2 * requested, self.budget.limits.fetch_bytes))
-
-    def reset_fetch_bytes(self) -> None:
-        """Let its partitions request as much as at first again."""
-        self.fetch_bytes = self.budget.limits.usual_fetch_bytes
 
     def grant(self, size: int, expansion: float) -> int:
         """Return how many of `size` bytes may be requested now; 0: the quota is full."""
