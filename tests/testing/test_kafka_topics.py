@@ -1,8 +1,10 @@
-"""Leaders are moved also while a controller is elected and a replica catches up; other refusals are errors at once."""
+"""Leaders are moved also while a controller is elected and a replica catches up; other refusals are errors at once.
+A look at a topic changes nothing."""
 
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -61,3 +63,12 @@ def test_a_refusal_that_does_not_pass_is_an_error_at_once(monkeypatch: pytest.Mo
     cluster = Cluster(monkeypatch, {api: [ErrorCode.CLUSTER_AUTHORIZATION_FAILED] * 2})
     with pytest.raises(ServerError, match="t-0: CLUSTER_AUTHORIZATION_FAILED"):
         cluster.move()
+
+
+def test_a_look_for_a_topic_that_is_absent_creates_none(odradek_kafka: KafkaBroker) -> None:
+    absent, created_later = f"t{uuid4().hex}", f"t{uuid4().hex}"
+    assert topics.leader_of(odradek_kafka, absent, 0) == -1
+    odradek_kafka.create_topic(created_later)  # by then the controller would have created the other one
+    names = {topic.name for topic in odradek_kafka.metadata().topics}
+    assert created_later in names and absent not in names
+    assert topics.leader_of(odradek_kafka, created_later, 0) == odradek_kafka.broker_id
