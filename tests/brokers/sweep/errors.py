@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import pytest
@@ -118,17 +118,31 @@ def known(stand: Stand, codes: tuple[ErrorCode, ...]) -> list[ErrorCode]:
     return [each for each in codes if stand.has(*map(int, (each.since or "0").split(".")))]
 
 
-async def topic_on_one_broker(stand: Stand) -> tuple[od.TopicPartition, od.TopicPartition, KafkaBroker]:
-    """Create a topic, and return two partitions that one broker leads."""
-    topic = await stand.create_topic(4)
-    leaders: dict[int, od.TopicPartition] = {}
-    for number in range(4):
-        leader = await stand.leader(topic, number)
-        here = od.TopicPartition(topic, number)
-        if leader.broker_id in leaders:
-            return leaders[leader.broker_id], here, leader
-        leaders[leader.broker_id] = here
-    raise AssertionError("four partitions on three brokers")
+class TwoPartitions(NamedTuple):
+    """Two partitions that one broker leads, and what was written to each of them."""
+
+    one: od.TopicPartition
+    other: od.TopicPartition
+    broker: KafkaBroker
+    written: dict[od.TopicPartition, list[bytes]]
+
+    @classmethod
+    async def made(cls, stand: Stand) -> TwoPartitions:
+        """Create their topic."""
+        topic = await stand.create_topic(4)
+        leaders: dict[int, od.TopicPartition] = {}
+        for number in range(4):
+            leader = await stand.leader(topic, number)
+            here = od.TopicPartition(topic, number)
+            if leader.broker_id in leaders:
+                return cls(leaders[leader.broker_id], here, leader, {leaders[leader.broker_id]: [], here: []})
+            leaders[leader.broker_id] = here
+        raise AssertionError("four partitions on three brokers")
+
+    async def write(self, out: od.Producer, text: bytes) -> None:
+        for where, texts in self.written.items():
+            texts.append(b"%d %s" % (where.partition, text))
+            await out.send(where.topic, texts[-1], partition=where.partition)
 
 
 class OneError:
@@ -162,55 +176,53 @@ async def _follow(reader: od.Reader, values: list[bytes], errors: list[od.Broker
             errors.append(error)
 
 
-async def _one_error(stand: Stand, code: ErrorCode, stage: str) -> None:
-    """Read two partitions of one broker, of which one gets an error: it is read again or fails, the other goes on.
+async def _one_error(stand: Stand, two: TwoPartitions, code: ErrorCode, stage: str) -> None:
+    """Read two partitions from their ends on. One gets an error: it is read again or fails, the other goes on.
 
     Args:
         stage: Of the request whose answer has the error: `plain`, `poll` (of partitions without records), `session`.
     """
-    one, other, broker = await topic_on_one_broker(stand)
-    written: dict[od.TopicPartition, list[bytes]] = {one: [], other: []}
+    one, other = two.one, two.other
+    ends = {each: len(texts) for each, texts in two.written.items()}
     values: list[bytes] = []
     errors: list[od.BrokerError] = []
 
     def read(where: od.TopicPartition) -> list[bytes]:
         return [each for each in values if each.startswith(b"%d " % where.partition)]
 
-    def all_read(*partitions: od.TopicPartition) -> bool:
-        return all(len(read(each)) >= len(written[each]) for each in partitions)
+    def written(where: od.TopicPartition) -> list[bytes]:
+        return two.written[where][ends[where] :]
 
-    async def write(out: od.Producer, text: bytes) -> None:
-        for where, texts in written.items():
-            texts.append(b"%d %s" % (where.partition, text))
-            await out.send(where.topic, texts[-1], partition=where.partition)
+    def all_read(*partitions: od.TopicPartition) -> bool:
+        return all(len(read(each)) >= len(written(each)) for each in partitions)
 
     one_error = OneError(one, code, STAGES[stage])
-    async with stand.producer() as out, injected(broker, FetchRequest) as injection, stand.connect() as cluster:
+    async with stand.producer() as out, injected(two.broker, FetchRequest) as injection, stand.connect() as cluster:
         if stage == "plain":
-            await write(out, b"first")
+            await two.write(out, b"first")
         if stage != "session":
             injection.changed = one_error
-        async with cluster.reader({one: 0, other: 0}) as reader, anyio.create_task_group() as tasks:
+        async with cluster.reader(ends) as reader, anyio.create_task_group() as tasks:
             tasks.start_soon(_follow, reader, values, errors)
             if stage == "session":
                 for n in range(3):  # so that the session is open, and the partitions are in it
-                    await write(out, b"%d" % n)
+                    await two.write(out, b"%d" % n)
                     await until(lambda: all_read(one, other))
                 injection.changed = one_error
-                await write(out, b"error")
+                await two.write(out, b"error")
             await one_error.done.wait()
-            await write(out, b"last")
+            await two.write(out, b"last")
             await until(lambda: bool(errors) and all_read(other) if code in FETCH_FAILS else all_read(one, other))
             tasks.cancel_scope.cancel()
-    assert read(other) == written[other]
+    assert read(other) == written(other)
     if code in FETCH_FAILS:
         (error,) = errors
         assert error.code == code
         assert str(one) in str(error)
-        assert read(one) == written[one][: len(read(one))]
+        assert read(one) == written(one)[: len(read(one))]
     else:
         assert errors == []
-        assert read(one) == written[one]
+        assert read(one) == written(one)
 
 
 STAGES: dict[str, Callable[[FetchRequest], bool]] = {
@@ -221,9 +233,10 @@ STAGES: dict[str, Callable[[FetchRequest], bool]] = {
 
 
 async def _each_error_of_fetches(stand: Stand, stage: str) -> None:
+    two = await TwoPartitions.made(stand)
     for code in known(stand, FETCHED_AGAIN + FETCH_FAILS):
         try:
-            await _one_error(stand, code, stage)
+            await _one_error(stand, two, code, stage)
         except BaseException as error:
             error.add_note(f"{code.name} in an answer to Fetch, {stage}")
             raise
