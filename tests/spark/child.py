@@ -32,7 +32,7 @@ def until(condition: Callable[[], object], what: str) -> None:
     deadline = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < deadline, f"waited for: {what}"
-        time.sleep(0.005)
+        time.sleep(0.02)  # a look at a tree of processes takes as long
 
 
 class Child:

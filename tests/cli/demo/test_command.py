@@ -100,7 +100,7 @@ def test_a_demo_that_is_terminated_leaves_nothing(moment: bytes, programs: int, 
             len(children := psutil.Process(process.pid).children(recursive=True)) < programs
         ):  # the last one is Spark's
             assert time.monotonic() < deadline
-            time.sleep(0.05)
+            time.sleep(0.2)
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=180)
     assert (process.returncode, errors) == (143, b"")
