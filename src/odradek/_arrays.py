@@ -26,8 +26,11 @@ __all__ = [
     "group_rows",
     "header_lists",
     "inner_indexes",
+    "int64",
     "integers",
+    "null",
     "nulls",
+    "repeated",
     "row_numbers",
     "timestamp_types",
     "timestamps",
@@ -44,11 +47,35 @@ _HEADER_FIELDS: list[pa.Field[Any]] = [pa.field("key", pa.string(), nullable=Fal
 HEADERS = pa.list_(pa.struct(_HEADER_FIELDS))
 """The type of a column of headers."""
 
-_NO_PAIRS: Array = pa.nulls(0, HEADERS.value_type)  # `pa.array` imports pandas if it is there: 0.5 s
+_NO_PAIRS: Array = pa.nulls(0, HEADERS.value_type)
 
 
 TIMESTAMP = pa.timestamp("ms", tz="UTC")
 """The type of a column of timestamps."""
+
+
+# ---- without pandas: `pa.array` and `pa.scalar` import it if it is there, which takes longer than importing odradek
+
+
+def null(kind: Any) -> Any:
+    """Return the null of a type."""
+    return pa.nulls(1, kind)[0]
+
+
+@lru_cache(maxsize=64)
+def int64(value: int) -> Any:
+    """Return an integer as Arrow's scalar."""
+    buffers = [None, pa.py_buffer(value.to_bytes(8, sys.byteorder, signed=True))]
+    return pa.Array.from_buffers(pa.int64(), 1, buffers)[0]
+
+
+def repeated(text: str, rows: int) -> Array:
+    """Return an array of strings with the same in each row."""
+    data = text.encode()
+    offsets = b"".join(offset.to_bytes(4, sys.byteorder) for offset in (0, len(data)))
+    one: Any = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    strings: Array = pa.repeat(one[0], rows)
+    return strings
 
 
 def binaries(values: Sequence[bytes | None], kind: pa.DataType | None = None) -> Array:
@@ -87,8 +114,8 @@ def timestamps(times: Sequence[int] | None, rows: int) -> Array:
     if isinstance(times, memoryview) and 0xFF not in times.tobytes()[_HIGHEST_BYTE::8]:  # faster than comparing
         return integers(times, TIMESTAMP)
     milliseconds = integers(times, pa.int64())
-    known = pc.not_equal(milliseconds, pa.scalar(NO_TIMESTAMP, pa.int64()))
-    known_times: Array = pc.if_else(known, milliseconds, pa.scalar(None, pa.int64()))
+    known = pc.not_equal(milliseconds, int64(NO_TIMESTAMP))
+    known_times: Array = pc.if_else(known, milliseconds, null(pa.int64()))
     return known_times.cast(TIMESTAMP)
 
 
@@ -151,7 +178,7 @@ def nulls(kind: pa.DataType, rows: int) -> Array:
 @cache  # making one costs 20 us
 def _none(kind: pa.ListType[Any]) -> Array:
     """Return no items for a column of lists."""
-    none: Array = pa.array([], kind.value_type)
+    none: Array = pa.nulls(0, kind.value_type)
     return none
 
 
@@ -171,8 +198,8 @@ def _filled(value: int, size: int) -> pa.Buffer:
 
 def row_numbers(rows: int) -> Array:
     """Return the numbers of this many rows, from 0 on (int64)."""
-    ones: Array = pa.repeat(pa.scalar(1, pa.int64()), rows)
-    return pc.cumulative_sum(ones, start=pa.scalar(-1, pa.int64()))
+    ones: Array = pa.repeat(int64(1), rows)
+    return pc.cumulative_sum(ones, start=int64(-1))
 
 
 def group_rows(keys: pa.Table) -> list[tuple[tuple[Any, ...], Array]]:

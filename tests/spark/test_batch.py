@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import pickle
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -490,3 +492,37 @@ def test_a_forked_process_opens_its_own_connections(broker: Kafka07Broker) -> No
             os._exit(2)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+PROCESS = """
+import sys
+from array import array
+from odradek.engine import HeaderColumns, PackedBytes
+from odradek.ranges.projection import Projection, columns
+from odradek.spark.source import OdradekSource
+from odradek.types import NO_TIMESTAMP, Columns, TopicPartition
+from pyspark.sql.datasource import CaseInsensitiveDict
+
+source = OdradekSource(CaseInsensitiveDict({"path": sys.argv[1], "subscribe": "orders"}))
+assert len(source.reader(source.schema()).partitions()) == 1
+integers = lambda kind, *numbers: memoryview(array(kind, numbers))
+names = PackedBytes(integers("i", 3, 4, 6), memoryview(b"-" * 9))
+texts = lambda kind: PackedBytes(integers(kind, 3, 4, 6), memoryview(b"-" * 9), integers("B", 1, 0))
+rows = Columns(
+    texts("q"), integers("q", 5, 6), integers("q", 6, 7), None, texts("i"),
+    HeaderColumns(integers("i", 0, 0, 2), names, texts("i")), integers("q", NO_TIMESTAMP, 1500),
+    integers("b", 0, 1),
+)
+(batch,) = Projection(columns(headers=True)).batches(TopicPartition("orders", 1), rows)
+print(batch["value"][0].as_py().decode(), batch["topic"][1], batch["timestamp"].null_count, *sys.modules)
+"""
+"""What the processes of Spark do that plan and read: the columns are those of 0.8 and later, as decoders make them."""
+
+
+def test_processes_that_plan_and_read_import_neither_pandas_nor_a_producer(tmp_path: Path) -> None:
+    """Spark starts one for each core, and several more for each query: what they import is most of a small query."""
+    write_log(tmp_path, "orders", 0, encode_set([b"x"]))
+    done = subprocess.run([sys.executable, "-c", PROCESS, str(tmp_path)], capture_output=True, text=True, check=False)
+    value, topic, nulls, *modules = done.stdout.split() or [done.stderr, "", ""]
+    assert (value, topic, nulls) == ("-", "orders", "1")
+    assert not {*modules} & {"pandas", "odradek.spark.sink", "odradek.client.producer.producer"}

@@ -23,8 +23,11 @@ from odradek._arrays import (
     error_texts,
     header_lists,
     inner_indexes,
+    int64,
     integers,
+    null,
     nulls,
+    repeated,
     timestamp_types,
     timestamps,
 )
@@ -146,7 +149,7 @@ def _binary(strings: Sequence[bytes | None] | None, count: int) -> Array:
         return binaries(strings)
     # Offsets of 8 bytes: these rows are small, but may lie beyond the reach of 4 bytes. So count from the first.
     first, last = int(strings.offsets[0]), int(strings.offsets[-1])
-    offsets: Any = pc.subtract(integers(strings.offsets, pa.int64()), pa.scalar(first)).cast(pa.int32())
+    offsets: Any = pc.subtract(integers(strings.offsets, pa.int64()), int64(first)).cast(pa.int32())
     rebased = memoryview(offsets.buffers()[1]).cast("i")[: count + 1]
     return binaries(PackedBytes(rebased, strings.data[first:last], strings.validity))
 
@@ -157,8 +160,8 @@ def _microseconds(times: Sequence[int] | None, count: int) -> Array:
         return nulls(MICROSECONDS, count)
     milliseconds = timestamps(times, count).cast(pa.int64())
     maximum = ((1 << 63) - 1) // 1000
-    fits = pc.and_(pc.less_equal(milliseconds, pa.scalar(maximum)), pc.greater_equal(milliseconds, pa.scalar(-maximum)))
-    microseconds: Array = pc.multiply(pc.if_else(fits, milliseconds, pa.scalar(None, pa.int64())), pa.scalar(1000))
+    fits = pc.and_(pc.less_equal(milliseconds, int64(maximum)), pc.greater_equal(milliseconds, int64(-maximum)))
+    microseconds: Array = pc.multiply(pc.if_else(fits, milliseconds, null(pa.int64())), int64(1000))
     return microseconds.cast(MICROSECONDS)
 
 
@@ -167,16 +170,15 @@ def _headers(rows: Columns, count: int) -> Array:
     if rows.headers is None:
         return nulls(HEADERS.arrow, count)
     lists: Any = header_lists(rows.headers, count).cast(HEADERS.arrow)
-    has_any = pc.greater(pc.list_value_length(lists), pa.scalar(0))
-    present: Array = pc.if_else(has_any, lists, pa.scalar(None, HEADERS.arrow))
+    has_any = pc.greater(pc.list_value_length(lists), int64(0))
+    present: Array = pc.if_else(has_any, lists, null(HEADERS.arrow))
     return present
 
 
 @lru_cache(maxsize=256)
 def _repeated(topic: str, power: int) -> Array:
     """Return 2**power times the same; batch after batch of a partition shares it, and often those of all partitions."""
-    filled: Array = pa.repeat(pa.scalar(topic, pa.string()), 1 << power)
-    return filled
+    return repeated(topic, 1 << power)
 
 
 _MAKERS: Mapping[str, Callable[[TopicPartition, Columns, int], Array]] = {

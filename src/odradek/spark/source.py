@@ -41,7 +41,6 @@ from odradek.ranges.reader import ColumnsChunk, read_task
 from odradek.ranges.request import Topics
 from odradek.spark.options import SourceOptions, parse_source
 from odradek.spark.schema import project
-from odradek.spark.sink import BatchWriter, StreamWriter
 from odradek.types import Position, TopicPartition
 
 if TYPE_CHECKING:
@@ -92,9 +91,13 @@ class OdradekSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
             raise ConfigError('a topic cannot be overwritten: write with .mode("append")')
+        from odradek.spark.sink import BatchWriter  # every process that plans or reads would import a producer
+
         return BatchWriter(self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from odradek.spark.sink import StreamWriter
+
         return StreamWriter(self.options, schema)
 
 
