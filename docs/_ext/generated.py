@@ -21,6 +21,7 @@ import inspect
 import json
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import get_args
 
@@ -130,18 +131,31 @@ def _models(name: str, model: type[ConfigTable]) -> Iterator[tuple[str, type[Con
                 yield from _models(inner, kind)
 
 
+def _field_docs(model: type[ConfigTable]) -> dict[str, str]:
+    """The texts below the fields of a class, and of those that it extends. Pydantic would read the sources for them
+    whenever a file is loaded (`use_attribute_docstrings`)."""
+    docs = {}
+    for kind in reversed(model.__mro__[: model.__mro__.index(ConfigTable)]):
+        (body,) = (each.body for each in ast.parse(inspect.getsource(kind)).body if isinstance(each, ast.ClassDef))
+        for field, text in pairwise(body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(field.target, ast.Name):
+                docs[field.target.id] = ast.literal_eval(text.value)
+    return docs
+
+
 class PipelineFile(SphinxDirective):
     model: type[ConfigTable] = Pipeline
 
     def run(self) -> list[nodes.Node]:
         lines: list[str] = []
         for table, model in _models("", self.model):
-            fields = {key: field for key, field in model.model_fields.items() if field.description is not None}
+            meanings = _field_docs(model)
+            fields = {key: field for key, field in model.model_fields.items() if key in meanings}
             lines += ["", f"**[{table}]**", "", "| key | default | meaning |", "|---|---|---|"] if fields else []
             for key, field in fields.items():
                 value = field.get_default(call_default_factory=True)
                 default = "required" if field.is_required() else f"`{json.dumps(value)}`"
-                lines.append(f"| `{key}` | {default.replace('`null`', '')} | {_cell(field.description or '')} |")
+                lines.append(f"| `{key}` | {default.replace('`null`', '')} | {_cell(meanings[key])} |")
         return self.parse_text_to_nodes("\n".join(lines))
 
 

@@ -39,9 +39,7 @@ class ConfigFileError(ConfigError):
 class ConfigTable(BaseModel):
     """A table of a file. A key with `repr=False` may have secrets: no error shows its value."""
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True, hide_input_in_errors=True
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
 
 
 class ConfigFile(ConfigTable):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -47,21 +48,65 @@ def test_only_the_newest_record_is_read_however_many_there_are(
 
 
 @KINDS
-def test_a_state_takes_one_look_at_each_table(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On an object store each look lists the whole log of a table."""
+def test_a_state_and_an_empty_run_take_one_look_at_each_table(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On an object store each look lists the log of a table, and each search for the newest record lists it again."""
     work = Workspace(tmp_path, kind)
     work.append(numbers(0, 100))
     assert not work.run().failed
+    looks: Counter[tuple[str, str]] = Counter()
     table = type(work.table)
-    refresh, looks = table.refresh, []
 
-    def counted(self: Table) -> bool:
-        looks.append(self.where)
-        return refresh(self)
+    def count(name: str) -> None:
+        method = getattr(table, name)
 
-    monkeypatch.setattr(table, "refresh", counted)
+        def counted(self: Table) -> Any:
+            looks[Path(self.options.storage.root).name, name] += 1
+            return method(self)
+
+        monkeypatch.setattr(table, name, counted)
+
+    expected = Counter({("orders", "refresh"): 1, ("orders", "commits"): 1, ("dead", "refresh"): 1})
+    count("refresh")
+    count("commits")
     assert status(work.pipeline, "orders").rows == 100
-    assert len(looks) == len(set(looks)) == 2
+    assert looks == expected
+    looks.clear()
+    assert not work.run().flows[0].commits
+    assert looks == expected
+
+
+def test_a_state_does_not_list_all_files_of_an_iceberg_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Workspace(tmp_path, "iceberg")
+    work.append(numbers(0, 100))
+    work.append(numbers(0, 50), topic="refunds")
+    assert not work.run().failed
+    table = work.table
+    listed = table.files()
+    expected = (len(listed), 150, sum(file.size for file in listed))
+    assert table.totals() == expected and len(listed) == 2
+    monkeypatch.setattr(type(table), "files", lambda self: pytest.fail("the files were listed"))
+    known = status(work.pipeline, "orders")
+    assert (known.files, known.rows, known.size) == expected
+
+
+@pytest.mark.parametrize("counted", [{"total-records": None}, {"total-delete-files": "1"}])
+def test_files_are_counted_where_a_snapshot_of_iceberg_does_not_say_how_many(
+    tmp_path: Path, counted: dict[str, str | None]
+) -> None:
+    work = Workspace(tmp_path, "iceberg")
+    work.append(numbers(0, 100))
+    assert not work.run().failed
+    table = work.table
+    expected = table.totals()
+    summary = table.loaded.current_snapshot().summary.additional_properties
+    for name, value in {"total-files-size": "1", **counted}.items():
+        if value is None:
+            del summary[name]
+        else:
+            summary[name] = value
+    assert table.totals() == expected and expected.size > 1
 
 
 def test_a_plan_has_as_many_batches_as_the_run_makes(tmp_path: Path) -> None:

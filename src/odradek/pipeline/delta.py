@@ -201,8 +201,9 @@ class DeltaTable(Table):
     # ---- files -----------------------------------------------------------------------------------------------
 
     def files(self) -> list[ListedFile]:
-        rows = pa.table(self.loaded.get_add_actions(flatten=True)).to_pylist()
-        return [ListedFile(row["path"], row["size_bytes"], row["num_records"] or 0) for row in rows]
+        adds = self.loaded.get_add_actions(flatten=True)
+        columns = (adds[name].to_pylist() for name in ("path", "size_bytes", "num_records"))
+        return [ListedFile(path, size, rows or 0) for path, size, rows in zip(*columns, strict=True)]
 
     def rows(self, columns: Sequence[str], span: tuple[int, int] | None) -> Iterator[pa.RecordBatch]:
         offset = pc.field("offset")

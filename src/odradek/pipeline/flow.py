@@ -189,6 +189,7 @@ class FlowRun:
         """
         known, exists = recall(self._state, self.name), self.table.refresh()
         newest = self.table.newest() if exists else None
+        self.newest = newest or self.newest
         check_table(known, self.name, self.table.where, self.table.identity if exists else None, newest)
         if self.dead is not None:
             identity = self.dead.identity if self.dead.refresh() else None

@@ -23,7 +23,7 @@ from odradek.errors import ConfigError
 from odradek.pipeline.commits import Commit
 from odradek.pipeline.errors import TableConflict, TableMismatch, TableReplaced
 from odradek.pipeline.layout import PartitionColumn, storage_errors
-from odradek.pipeline.table import TRIES, UNLISTED_S, DataFile, ListedFile, Table, TableOptions
+from odradek.pipeline.table import TRIES, UNLISTED_S, DataFile, ListedFile, Table, TableOptions, TableTotals
 from odradek.pipeline.write import FileWriter, WriteTarget
 
 try:
@@ -63,6 +63,10 @@ PROPERTIES = {
 }
 """Properties of a new table, without which each commit takes longer than the one before: it writes the list of all
 snapshots and of all manifests again."""
+
+
+TOTALS = ("total-data-files", "total-records", "total-files-size")
+"""Keys of a snapshot's summary with the totals of all files of the table."""
 
 
 class CachedTransaction(Transaction):
@@ -178,12 +182,14 @@ class IcebergTable(Table):
             raise TableMismatch(self.where, f"the table is partitioned by {has}, the flow by {wanted}")
 
     def evolve(self, schema: pa.Schema) -> None:
+        before = self.loaded.metadata_location
         try:
-            with self.loaded.update_schema() as update:
+            with CachedTransaction(self.loaded) as transaction, transaction.update_schema() as update:
                 update.union_by_name(schema)
         except exceptions.ValidationError as error:
             raise TableMismatch(self.where, str(error)) from error
-        self.refresh()
+        if self.loaded.metadata_location != before:
+            self.refresh()
 
     # ---- records ---------------------------------------------------------------------------------------------
 
@@ -262,6 +268,16 @@ class IcebergTable(Table):
         rows = self.loaded.inspect.data_files()
         columns = (rows[name].to_pylist() for name in ("file_path", "file_size_in_bytes", "record_count"))
         return [ListedFile(path.removeprefix(prefix), size, count) for path, size, count in zip(*columns, strict=True)]
+
+    def totals(self) -> TableTotals:
+        """Return the totals of the newest snapshot, as far as its writer has counted: the list of all files is long."""
+        snapshot = self.loaded.current_snapshot()
+        if snapshot is None:
+            return TableTotals()
+        counted = {} if snapshot.summary is None else snapshot.summary.additional_properties
+        if counted.get("total-delete-files") != "0" or not counted.keys() >= set(TOTALS):
+            return super().totals()  # files of deletes are part of the size
+        return TableTotals(*(int(counted[name]) for name in TOTALS))
 
     def rows(self, columns: Sequence[str], span: tuple[int, int] | None) -> Iterator[pa.RecordBatch]:
         where = "true" if span is None else f"offset >= {span[0]} and offset < {span[1]}"

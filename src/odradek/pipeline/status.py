@@ -9,6 +9,7 @@ from odradek.errors import OdradekError
 from odradek.pipeline.config import Pipeline
 from odradek.pipeline.errors import StorageError
 from odradek.pipeline.flow import FlowRun
+from odradek.pipeline.table import TableTotals
 
 __all__ = ["Status", "status"]
 
@@ -44,10 +45,10 @@ def status(pipeline: Pipeline, name: str) -> Status:
     except (OdradekError, OSError) as error:
         problems = [str(error)]
     table, dead = flow.table, flow.dead
-    newest, files = (table.newest(), table.files()) if table.exists else (None, [])
-    letters = dead.files() if dead is not None and (dead.exists or dead.refresh()) else []
+    newest, has_letters = flow.newest, dead is not None and (dead.exists or dead.refresh())
+    totals = table.totals() if table.exists else TableTotals()
+    letters = dead.totals().rows if dead is not None and has_letters else 0
     return Status(
-        name, newest.batch if newest else 0, sum(file.rows for file in files), len(files),
-        sum(file.size for file in files), sum(file.rows for file in letters),
-        newest.written if newest and newest.batch else None, lag, pipeline.unit, table.options.storage.root, problems,
+        name, max(0, newest.batch), totals.rows, totals.files, totals.size, letters,
+        newest.written if newest.batch > 0 else None, lag, pipeline.unit, table.options.storage.root, problems,
     )  # fmt: skip

@@ -22,7 +22,7 @@ from odradek.pipeline.layout import PartitionColumn, Storage
 from odradek.pipeline.merge import MergeRule
 from odradek.ranges.planning import Range
 
-__all__ = ["TRIES", "UNLISTED_S", "DataFile", "ListedFile", "Table", "TableOptions", "make_table"]
+__all__ = ["TRIES", "UNLISTED_S", "DataFile", "ListedFile", "Table", "TableOptions", "TableTotals", "make_table"]
 
 TRIES = 8
 """Attempts at one commit, while other applications change the table."""
@@ -48,6 +48,14 @@ class ListedFile(NamedTuple):
     path: str  # relative to the table's location, or a full URL
     size: int  # bytes
     rows: int
+
+
+class TableTotals(NamedTuple):
+    """Totals of the current files of a table."""
+
+    files: int = 0
+    rows: int = 0
+    size: int = 0  # of the files (bytes)
 
 
 @dataclass(frozen=True)
@@ -238,6 +246,11 @@ class Table(ABC):
     @abstractmethod
     def files(self) -> list[ListedFile]:
         """Return its current files."""
+
+    def totals(self) -> TableTotals:
+        """Return the totals of its current files."""
+        files = self.files()
+        return TableTotals(len(files), sum(file.rows for file in files), sum(file.size for file in files))
 
     @abstractmethod
     def rows(self, columns: Sequence[str], span: tuple[int, int] | None) -> Iterator[pa.RecordBatch]:
