@@ -80,3 +80,12 @@ def test_errors_of_zookeeper_nodes_and_of_servers_for_tests_are_not_among_the_fr
 
 def test_an_expired_session_and_a_taken_identity_fence() -> None:
     assert [name for name in errors.__all__ if getattr(errors, name).fence] == ["Fenced", "SessionExpired"]
+
+
+def test_the_repr_of_a_failed_delivery_does_not_repeat_its_records() -> None:
+    records: list[tuple[str, errors.OdradekError]] = []
+    error = errors.Rejected(records, "there is no such partition")
+    records += [("a record", error)] * 10_000  # as `Failed` refers to its error
+
+    assert repr(error) == "<Rejected 10000 records rejected: there is no such partition>"
+    assert repr(errors.DeliveryError(records, str(error))) == f"<DeliveryError 10000 records not delivered: {error}>"

@@ -506,6 +506,10 @@ class DeliveryError(OdradekError):
         n = len(self.records)
         return f"{n} record{'' if n == 1 else 's'} {self.state}: {self.why}"
 
+    def __repr__(self) -> str:
+        """Return the message. The records refer to this error: written out, each would repeat all of them."""
+        return f"<{type(self).__name__} {self.message()}>"
+
     state: ClassVar[str] = "not delivered"
 
 
