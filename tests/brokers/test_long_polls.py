@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
 from itertools import count
 from typing import Any
 
@@ -36,7 +37,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def poll_clients(cluster: od.Cluster) -> list[KafkaBrokerClient]:
     assert isinstance(cluster.driver, KafkaDriver)
-    return [client for (_, purpose), client in cluster.driver._clients.items() if purpose == "poll"]
+    return [client for (_, purpose), client in cluster.driver._clients.items() if purpose.startswith("poll")]
 
 
 async def test_long_polls_go_on_in_one_session(kafka: KafkaBroker, topic: str) -> None:
@@ -55,6 +56,15 @@ async def test_long_polls_go_on_in_one_session(kafka: KafkaBroker, topic: str) -
             assert (await anext(reader)).value == b"%d" % n
             assert session.session_id == opened
     assert (opened != 0) is has(kafka, (1, 1))
+
+
+async def test_no_reader_waits_for_the_long_poll_of_another_one(kafka: KafkaBroker, topic: str) -> None:
+    kafka.create_topic(topic, 3)
+    async with connect(kafka) as cluster, AsyncExitStack() as readers:
+        for number in range(3):
+            await readers.enter_async_context(cluster.reader({od.TopicPartition(topic, number): od.LATEST}))
+        await until(lambda: sum(client._in_session for client in poll_clients(cluster)) == 3)
+    assert len(poll_clients(cluster)) == 3
 
 
 @pytest.mark.parametrize("reset", ["fail", od.EARLIEST], ids=str)

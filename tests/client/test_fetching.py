@@ -57,6 +57,17 @@ def in_flight(monkeypatch: pytest.MonkeyPatch) -> InFlight:
     return requests
 
 
+# ---- long polls ---------------------------------------------------------------------------------------------
+
+
+async def test_open_readers_poll_over_connections_of_their_own_and_later_ones_take_those_that_are_free() -> None:
+    async with MemoryCluster({"t": 1}).connect() as k, k.reader("t") as first:
+        async with k.reader("t") as second:
+            assert [each._fetcher.poll_purpose for each in (first, second)] == ["poll", "poll 1"]
+        async with k.reader("t") as third, MemoryCluster({"t": 1}).connect() as other, other.reader("t") as fourth:
+            assert [each._fetcher.poll_purpose for each in (third, fourth)] == ["poll 1", "poll"]
+
+
 # ---- two fetches at a time ----------------------------------------------------------------------------------
 
 

@@ -68,6 +68,11 @@ class FetcherHost(Protocol):
         """Memory of what is read ahead (bytes)."""
         ...
 
+    @property
+    def poll_purpose(self) -> str:
+        """The purpose of connections for long polls of this fetcher alone."""
+        ...
+
     def spawn(self, work: Callable[..., Awaitable[None]], *args: object) -> None: ...
 
     def report_skipped(self, cursor: Cursor) -> None:
@@ -159,7 +164,7 @@ class BrokerFetcher:
 
     async def _fetch(self, broker: Broker, fetches: Sequence[CursorFetch], max_wait: float) -> None:
         """Make one round trip, and handle its result."""
-        client = self._host.driver.broker(broker, purpose="poll" if max_wait else "fetch")
+        client = self._host.driver.broker(broker, purpose=self._host.poll_purpose if max_wait else "fetch")
         lost = False
         self.fetches += 1
         sent_at = anyio.current_time()

@@ -10,9 +10,10 @@ import logging
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from itertools import count
 from types import TracebackType
 from typing import Self
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import anyio
 
@@ -38,6 +39,9 @@ MAX_REPORTS = 1000
 REFRESH_PAUSE_S = 1.0
 """Shortest time between two refreshes of the metadata (s): while a broker is away every attempt asks for one, and in
 0.7 each reads every node again."""
+
+_taken: WeakKeyDictionary[ProtocolDriver, set[int]] = WeakKeyDictionary()
+"""The numbers of the open fetchers of each cluster."""
 
 
 class Fetcher(PartitionSet):
@@ -87,9 +91,13 @@ class Fetcher(PartitionSet):
         self._skipping: WeakSet[Cursor] = WeakSet()
         self._refreshing = self._is_stale = False
         self._closed = True
+        self._number = -1
 
     async def __aenter__(self) -> Self:
         await self._tasks.start()
+        taken = _taken.setdefault(self.driver, set())
+        self._number = next(number for number in count() if number not in taken)
+        taken.add(self._number)
         cores = os.cpu_count() or 1
         self.decompress_slots, self.threads = anyio.Semaphore(cores), anyio.CapacityLimiter(cores)
         self._closed = False
@@ -100,7 +108,10 @@ class Fetcher(PartitionSet):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-        await self._tasks.stop()
+        try:
+            await self._tasks.stop()
+        finally:
+            _taken[self.driver].discard(self._number)
 
     def close(self) -> None:
         """Stop delivering: a waiting task gets Closed."""
@@ -123,6 +134,12 @@ class Fetcher(PartitionSet):
             raise self.failure
         if self._closed:
             raise Closed("this reader is not open; use it inside `async with`")
+
+    @property
+    def poll_purpose(self) -> str:
+        """The purpose of the connections for long polls. No other open fetcher of the cluster has it: a broker answers
+        the requests of a connection one after the other, so that each would wait for the long polls of the others."""
+        return f"poll {self._number}" if self._number else "poll"
 
     @property
     def fetches(self) -> int:
