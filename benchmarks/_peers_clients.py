@@ -1,139 +1,129 @@
 """One client of `peers.py`, in a process of its own: does one work once and prints what it took, as JSON.
 
-    python benchmarks/_peers_clients.py '{"client": "aiokafka", "work": "consume_batches", ...}'
+    python benchmarks/_peers_clients.py '{"client": "aiokafka", "way": "batches", ...}'
 
-Every client has its own defaults, except that all of them wait for all replicas, and gather records for up to 5 ms
-where many are under way (0 where a single one is awaited). A clock runs from the first record that has arrived, or from
-the first record sent after one that has been acknowledged: neither start-up nor metadata is measured.
+`_peers_settings.py` says how each is set. A clock runs from the first record that has arrived to the last, or from the
+first record sent after one that has been acknowledged to the last acknowledgement: neither start-up nor metadata nor
+the end of a client is measured. Each library is imported where it is used, and asyncio where something awaits: a
+process that reads one record with confluent-kafka takes no longer than a user's.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
+import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
-from statistics import median
-from time import perf_counter, process_time
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from time import monotonic, perf_counter, process_time, time
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import aiokafka
-import confluent_kafka
-import kafka
-import pyarrow
-from confluent_kafka.aio import AIOConsumer, AIOProducer
+from _peers_settings import CLIENTS, Settings
 
-import odradek
+if TYPE_CHECKING:
+    import odradek
 
-__all__ = ["LINGER_MS", "WORKS", "Work"]
+__all__ = ["WAYS", "Work", "has"]
 
-LINGER_MS = 5
-POLL_RECORDS = 1000
-"""Records that a client with such an option gets at a time."""
+WARM_UP_S = 3.0
+"""Seconds in which a client that is to be idle may still start."""
 
 
 class Work(NamedTuple):
-    """What a client has to do: `records` records of `size` bytes of one topic, `senders` of them at the same time."""
+    """What a client has to do.
 
+    Args:
+        client: One of the settings.
+        way: One of `WAYS`.
+        records, size: Records in all, and bytes of each.
+        senders: Tasks that send at the same time.
+        clients: Consumers in the process; each gets as many records.
+        uvloop: Whether that runs an asyncio client.
+        idle_s: Seconds to have nothing to do.
+    """
+
+    client: str
+    way: str
     bootstrap: str
     topic: str
     records: int
-    size: int
-    compression: str
-    partitions: int
+    size: int = 100
+    compression: Any = "none"
+    partitions: int = 2
     senders: int = 1
+    clients: int = 1
+    uvloop: bool = False
+    idle_s: float = 0.0
+
+    @property
+    def settings(self) -> Settings:
+        return CLIENTS[self.client]
+
+    @property
+    def single(self) -> bool:
+        return self.way == "send"
 
     def values(self) -> list[bytes]:
-        """Return payloads that compress as text does: to about half."""
-        kinds = [(f"{number:08x}" * (self.size // 8 + 1)).encode()[: self.size] for number in range(7919, 9919)]
-        return [kinds[number % len(kinds)] for number in range(self.records)]
+        """Return payloads that compress to about half."""
+        kinds = [(f"{number * 2654435761 % 2**64:x}" * (self.size // 8 + 1)).encode() for number in range(7919, 9919)]
+        mixed = [(kind[: self.size // 2] + os.urandom(self.size))[: self.size] for kind in kinds]
+        return [mixed[number % len(mixed)] for number in range(self.records)]
 
 
 class Clock:
-    """Seconds and processor seconds since `begin`; the first call of `begin` counts."""
+    """Seconds and processor seconds from the first call of `begin` to the last of `end`."""
 
     def __init__(self) -> None:
         self.latencies: list[float] = []
+        self.reached = 0.0
         self._began: tuple[float, float] | None = None
 
     def begin(self) -> None:
         if self._began is None:
+            self.reached = time()
             self._began = perf_counter(), process_time()
 
+    def end(self) -> None:
+        self._ended = perf_counter(), process_time()
+
     def result(self, records: int) -> dict[str, float]:
+        """Return what it took. `reached` is the time of day of the first record, `started` the processor seconds of the
+        process until then, `memory` the most bytes that it had."""
         assert self._began is not None
-        seconds, computed = perf_counter() - self._began[0], process_time() - self._began[1]
-        p50 = median(self.latencies) if self.latencies else 0.0
-        return {"records": records, "seconds": seconds, "computed": computed, "p50": p50}
+        times = sorted(self.latencies) or [0.0]
+        return {
+            "records": records,
+            "seconds": self._ended[0] - self._began[0],
+            "computed": self._ended[1] - self._began[1],
+            "p50": times[len(times) // 2],
+            "p99": times[len(times) * 99 // 100],
+            "reached": self.reached,
+            "started": self._began[1],
+            "memory": peak_bytes(),
+        }
 
 
-# ---- odradek ------------------------------------------------------------------------------------------------
+def peak_bytes() -> int:
+    """Return the most memory this program had: getrusage would tell of the one that started it, too."""
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
 
 
-@asynccontextmanager
-async def reader(work: Work) -> AsyncIterator[odradek.Reader]:
-    async with odradek.connect(f"kafka://{work.bootstrap}") as k, k.reader(work.topic, until=odradek.LATEST) as r:
-        yield r
+# ---- what clients share -----------------------------------------------------------------------------------------
 
 
-async def odradek_consume_batches(work: Work, clock: Clock) -> int:
+async def read_batches(work: Work, clock: Clock, batches: AsyncIterator[Iterable[object]]) -> int:
+    """Look at each value of what comes, until all records are there."""
     received = 0
-    async with reader(work) as r:
-        async for batch in r.batches():
-            clock.begin()
-            received += sum(1 for value in batch.values if value)
-    return received
-
-
-async def odradek_consume_records(work: Work, clock: Clock) -> int:
-    received = 0
-    async with reader(work) as r:
-        async for record in r:
-            clock.begin()
-            received += bool(record.value)
-    return received
-
-
-async def odradek_consume_arrow(work: Work, clock: Clock) -> int:
-    received = 0
-    async with reader(work) as r:
-        async for table in r.arrow():
-            clock.begin()
-            received += table.num_rows
-    return received
-
-
-@asynccontextmanager
-async def producer(work: Work, linger_ms: int) -> AsyncIterator[odradek.Producer]:
-    async with (
-        odradek.connect(f"kafka://{work.bootstrap}") as k,
-        k.producer(latency=linger_ms / 1000, compression=work.compression) as out,
-    ):
-        await out.send(work.topic, b"first")
-        yield out
-
-
-async def odradek_produce_many(work: Work, clock: Clock) -> int:
-    values = work.values()
-    async with producer(work, LINGER_MS) as out:
+    async for values in batches:
         clock.begin()
-        acks = await out.send_many(work.topic, values)
-        acks.check()
-    return len(values)
-
-
-async def odradek_send_one(work: Work, clock: Clock) -> int:
-    async with producer(work, 0) as out:
-        return await send_each(work, clock, lambda value: out.send(work.topic, value))
-
-
-async def odradek_send_concurrent(work: Work, clock: Clock) -> int:
-    async with producer(work, LINGER_MS) as out:
-        return await send_concurrently(work, clock, lambda value: out.send(work.topic, value))
-
-
-# ---- what asyncio clients share -------------------------------------------------------------------------------
+        received += sum(1 for value in values if value)
+        if received >= work.records:
+            break
+    clock.end()
+    return received
 
 
 async def send_each(work: Work, clock: Clock, send: Callable[[bytes], Awaitable[object]]) -> int:
@@ -143,10 +133,24 @@ async def send_each(work: Work, clock: Clock, send: Callable[[bytes], Awaitable[
         begin = perf_counter()
         await send(value)
         clock.latencies.append(perf_counter() - begin)
+    clock.end()
+    return len(values)
+
+
+def call_each(work: Work, clock: Clock, send: Callable[[bytes], object]) -> int:
+    values = work.values()
+    clock.begin()
+    for value in values:
+        begin = perf_counter()
+        send(value)
+        clock.latencies.append(perf_counter() - begin)
+    clock.end()
     return len(values)
 
 
 async def send_concurrently(work: Work, clock: Clock, send: Callable[[bytes], Awaitable[object]]) -> int:
+    import asyncio
+
     values = iter(work.values())
     sent = 0
 
@@ -160,160 +164,224 @@ async def send_concurrently(work: Work, clock: Clock, send: Callable[[bytes], Aw
     async with asyncio.TaskGroup() as tasks:
         for _ in range(work.senders):
             tasks.create_task(sender())
+    clock.end()
     return sent
 
 
-# ---- aiokafka -------------------------------------------------------------------------------------------------
+def stay_idle(work: Work, clock: Clock, poll: Callable[[float], object]) -> int:
+    """Have a blocking consumer poll for so many seconds, after it has started."""
+    end = monotonic() + WARM_UP_S
+    while monotonic() < end:
+        poll(0.2)
+    clock.begin()
+    end += work.idle_s
+    while (left := end - monotonic()) > 0:
+        poll(left)
+    clock.end()
+    return 0
+
+
+async def await_idle(work: Work, clock: Clock, read: Callable[[], Awaitable[object]]) -> int:
+    """Have a consumer of asyncio wait for records for so many seconds, after it has started."""
+    import asyncio
+
+    reading = asyncio.ensure_future(read())
+    await asyncio.wait([reading], timeout=WARM_UP_S)
+    clock.begin()
+    await asyncio.wait([reading], timeout=work.idle_s)
+    clock.end()
+    assert not reading.done(), "it was to be idle"
+    reading.cancel()
+    await asyncio.wait([reading])
+    return 0
+
+
+# ---- odradek ----------------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
-async def aiokafka_consumer(work: Work) -> AsyncIterator[Any]:
-    consumer = aiokafka.AIOKafkaConsumer(
-        work.topic, bootstrap_servers=work.bootstrap, auto_offset_reset="earliest", enable_auto_commit=False
-    )
-    await consumer.start()
-    try:
-        yield consumer
-    finally:
-        await consumer.stop()
+async def odradek_reader(work: Work) -> AsyncIterator[odradek.Reader]:
+    import odradek
+
+    async with odradek.connect(f"kafka://{work.bootstrap}") as k, k.reader(work.topic) as r:
+        yield r
 
 
-async def aiokafka_consume_batches(work: Work, clock: Clock) -> int:
+async def odradek_batches(work: Work, clock: Clock) -> int:
+    async with odradek_reader(work) as r:
+        return await read_batches(work, clock, (batch.values async for batch in r.batches()))
+
+
+async def odradek_records(work: Work, clock: Clock) -> int:
     received = 0
-    async with aiokafka_consumer(work) as consumer:
-        while received < work.records:
-            for records in (await consumer.getmany(timeout_ms=1000)).values():
-                clock.begin()
-                received += sum(1 for record in records if record.value)
-    return received
-
-
-async def aiokafka_consume_records(work: Work, clock: Clock) -> int:
-    received = 0
-    async with aiokafka_consumer(work) as consumer:
-        async for record in consumer:
+    async with odradek_reader(work) as r:
+        async for record in r:
             clock.begin()
             received += bool(record.value)
             if received == work.records:
                 break
+        clock.end()
     return received
 
 
+async def odradek_arrow(work: Work, clock: Clock) -> int:
+    received = 0
+    async with odradek_reader(work) as r:
+        async for table in r.arrow():
+            clock.begin()
+            received += table.num_rows
+            if received >= work.records:
+                break
+        clock.end()
+    return received
+
+
+async def odradek_idle(work: Work, clock: Clock) -> int:
+    async with odradek_reader(work) as r:
+        return await await_idle(work, clock, r.batches().__anext__)
+
+
 @asynccontextmanager
-async def aiokafka_producer(work: Work, linger_ms: int) -> AsyncIterator[Any]:
-    compression = None if work.compression == "none" else work.compression
-    out = aiokafka.AIOKafkaProducer(
-        bootstrap_servers=work.bootstrap, acks="all", linger_ms=linger_ms, compression_type=compression
-    )
-    await out.start()
-    try:
-        await out.send_and_wait(work.topic, b"first")
+async def odradek_producer(work: Work) -> AsyncIterator[odradek.Producer]:
+    import odradek
+
+    async with (
+        odradek.connect(f"kafka://{work.bootstrap}") as k,
+        k.producer(compression=work.compression) as out,
+    ):
+        await out.send(work.topic, b"first")
         yield out
-    finally:
-        await out.stop()
 
 
-async def aiokafka_produce_many(work: Work, clock: Clock) -> int:
+async def odradek_send_many(work: Work, clock: Clock) -> int:
     values = work.values()
-    async with aiokafka_producer(work, LINGER_MS) as out:
+    async with odradek_producer(work) as out:
         clock.begin()
-        for future in [await out.send(work.topic, value) for value in values]:
-            await future
+        acks = await out.send_many(work.topic, values)
+        acks.check()
+        clock.end()
     return len(values)
 
 
-async def aiokafka_send_one(work: Work, clock: Clock) -> int:
-    async with aiokafka_producer(work, 0) as out:
-        return await send_each(work, clock, lambda value: out.send_and_wait(work.topic, value))
+async def odradek_put(work: Work, clock: Clock) -> int:
+    values = work.values()
+    async with odradek_producer(work) as out:
+        clock.begin()
+        for value in values:
+            await out.put(work.topic, value)
+        await out.flush()
+        clock.end()
+    return len(values)
 
 
-async def aiokafka_send_concurrent(work: Work, clock: Clock) -> int:
-    async with aiokafka_producer(work, LINGER_MS) as out:
-        return await send_concurrently(work, clock, lambda value: out.send_and_wait(work.topic, value))
+async def odradek_send(work: Work, clock: Clock) -> int:
+    async with odradek_producer(work) as out:
+        return await send_each(work, clock, lambda value: out.send(work.topic, value))
+
+
+async def odradek_send_concurrent(work: Work, clock: Clock) -> int:
+    async with odradek_producer(work) as out:
+        return await send_concurrently(work, clock, lambda value: out.send(work.topic, value))
 
 
 # ---- confluent-kafka, blocking ----------------------------------------------------------------------------------
 
 
-def confluent_consumer_options(work: Work) -> dict[str, Any]:
+def confluent_options(work: Work) -> dict[str, Any]:
     return {"bootstrap.servers": work.bootstrap, "group.id": "peers", "enable.auto.commit": False}
 
 
 def confluent_partitions(work: Work) -> list[Any]:
-    return [confluent_kafka.TopicPartition(work.topic, number, 0) for number in range(work.partitions)]
+    from confluent_kafka import TopicPartition
+
+    return [TopicPartition(work.topic, number, 0) for number in range(work.partitions)]
 
 
-def confluent_messages(work: Work, poll: Callable[[Any], list[Any]]) -> Iterator[list[Any]]:
-    consumer = confluent_kafka.Consumer(confluent_consumer_options(work))
+@contextmanager
+def confluent_consumer(work: Work) -> Iterator[Any]:
+    from confluent_kafka import Consumer
+
+    consumer = Consumer(confluent_options(work) | dict(work.settings.consumer))
     consumer.assign(confluent_partitions(work))
     try:
-        received = 0
-        while received < work.records:
-            messages = [message for message in poll(consumer) if message is not None]
-            received += len(messages)
-            yield messages
+        yield consumer
     finally:
         consumer.close()
 
 
-async def confluent_consume_batches(work: Work, clock: Clock) -> int:
+def confluent_batches(work: Work, clock: Clock) -> int:
     received = 0
-    for messages in confluent_messages(work, lambda consumer: consumer.consume(POLL_RECORDS, 1.0)):
-        clock.begin()
-        received += sum(1 for message in messages if message.value())
+    with confluent_consumer(work) as consumer:
+        while received < work.records:
+            if messages := consumer.consume(work.settings.poll, 1.0):
+                clock.begin()
+                received += sum(1 for message in messages if message.value())
+        clock.end()
     return received
 
 
-async def confluent_consume_records(work: Work, clock: Clock) -> int:
+def confluent_records(work: Work, clock: Clock) -> int:
     received = 0
-    for messages in confluent_messages(work, lambda consumer: [consumer.poll(1.0)]):
-        clock.begin()
-        received += sum(1 for message in messages if message.value())
+    with confluent_consumer(work) as consumer:
+        while received < work.records:
+            message = consumer.poll(1.0)
+            if message is not None:
+                clock.begin()
+                received += bool(message.value())
+        clock.end()
     return received
 
 
-async def confluent_consume_arrow(work: Work, clock: Clock) -> int:
+def confluent_arrow(work: Work, clock: Clock) -> int:
     """Make columns of what `consume` returns: librdkafka has none."""
+    import pyarrow
+
     received = 0
-    for messages in confluent_messages(work, lambda consumer: consumer.consume(POLL_RECORDS, 1.0)):
-        clock.begin()
-        columns = {
-            "key": pyarrow.array([message.key() for message in messages], pyarrow.binary()),
-            "value": pyarrow.array([message.value() for message in messages], pyarrow.binary()),
-            "partition": pyarrow.array([message.partition() for message in messages], pyarrow.int32()),
-            "offset": pyarrow.array([message.offset() for message in messages], pyarrow.int64()),
-            "timestamp": pyarrow.array(
-                [message.timestamp()[1] for message in messages], pyarrow.timestamp("ms", "UTC")
-            ),
-        }
-        received += pyarrow.table(columns).num_rows
+    with confluent_consumer(work) as consumer:
+        while received < work.records:
+            if messages := consumer.consume(work.settings.poll, 1.0):
+                clock.begin()
+                columns = {
+                    "key": pyarrow.array([message.key() for message in messages], pyarrow.binary()),
+                    "value": pyarrow.array([message.value() for message in messages], pyarrow.binary()),
+                    "partition": pyarrow.array([message.partition() for message in messages], pyarrow.int32()),
+                    "offset": pyarrow.array([message.offset() for message in messages], pyarrow.int64()),
+                    "timestamp": pyarrow.array(
+                        [message.timestamp()[1] for message in messages], pyarrow.timestamp("ms", "UTC")
+                    ),
+                }
+                received += pyarrow.table(columns).num_rows
+        clock.end()
     return received
 
 
-def confluent_producer_options(work: Work, linger_ms: int) -> dict[str, Any]:
-    return {
-        "bootstrap.servers": work.bootstrap,
-        "linger.ms": linger_ms,
-        "compression.type": work.compression,
-        "queue.buffering.max.messages": 1_000_000,
-    }
+def confluent_idle(work: Work, clock: Clock) -> int:
+    with confluent_consumer(work) as consumer:
+        return stay_idle(work, clock, consumer.poll)
 
 
-def confluent_producer(work: Work, linger_ms: int) -> Any:
-    out = confluent_kafka.Producer(confluent_producer_options(work, linger_ms))
+def confluent_producer_options(work: Work) -> dict[str, Any]:
+    chosen = work.settings.single if work.single else work.settings.producer
+    return {"bootstrap.servers": work.bootstrap, "compression.type": work.compression} | dict(chosen)
+
+
+def confluent_producer(work: Work) -> Any:
+    from confluent_kafka import Producer
+
+    out = Producer(confluent_producer_options(work))
     out.produce(work.topic, b"first")
     assert out.flush(30) == 0
     return out
 
 
-async def confluent_produce_many(work: Work, clock: Clock) -> int:
+def confluent_produce(work: Work, clock: Clock) -> int:
     values, acknowledged = work.values(), 0
 
     def delivered(error: Any, _: Any) -> None:
         nonlocal acknowledged
         acknowledged += error is None
 
-    out = confluent_producer(work, LINGER_MS)
+    out = confluent_producer(work)
     clock.begin()
     for value in values:
         while True:
@@ -321,52 +389,67 @@ async def confluent_produce_many(work: Work, clock: Clock) -> int:
                 out.produce(work.topic, value, on_delivery=delivered)
                 break
             except BufferError:
-                out.poll(0.1)
+                out.poll(0.01)
         out.poll(0)
     out.flush(60)
+    clock.end()
     return acknowledged
 
 
-async def confluent_send_one(work: Work, clock: Clock) -> int:
-    out = confluent_producer(work, 0)
+def confluent_send(work: Work, clock: Clock) -> int:
+    out = confluent_producer(work)
 
-    async def send(value: bytes) -> None:
+    def send(value: bytes) -> None:
         out.produce(work.topic, value)
         out.flush(30)
 
-    return await send_each(work, clock, send)
+    return call_each(work, clock, send)
 
 
 # ---- confluent-kafka, asyncio -----------------------------------------------------------------------------------
 
 
-async def confluent_asyncio_consume(work: Work, clock: Clock, ask: Callable[[Any], Awaitable[list[Any]]]) -> int:
-    consumer, received = AIOConsumer(confluent_consumer_options(work)), 0
+@asynccontextmanager
+async def confluent_asyncio_consumer(work: Work) -> AsyncIterator[Any]:
+    from confluent_kafka.aio import AIOConsumer
+
+    consumer = AIOConsumer(confluent_options(work))
     await consumer.assign(confluent_partitions(work))
     try:
-        while received < work.records:
-            messages = [message for message in await ask(consumer) if message is not None]
-            clock.begin()
-            received += sum(1 for message in messages if message.value())
+        yield consumer
     finally:
         await consumer.close()
+
+
+async def confluent_asyncio_batches(work: Work, clock: Clock) -> int:
+    received = 0
+    async with confluent_asyncio_consumer(work) as consumer:
+        while received < work.records:
+            if messages := await consumer.consume(work.settings.poll, 1.0):
+                clock.begin()
+                received += sum(1 for message in messages if message.value())
+        clock.end()
     return received
 
 
-async def confluent_asyncio_consume_batches(work: Work, clock: Clock) -> int:
-    return await confluent_asyncio_consume(work, clock, lambda consumer: consumer.consume(POLL_RECORDS, 1.0))
-
-
-async def confluent_asyncio_consume_records(work: Work, clock: Clock) -> int:
-    async def poll(consumer: Any) -> list[Any]:
-        return [await consumer.poll(1.0)]
-
-    return await confluent_asyncio_consume(work, clock, poll)
+async def confluent_asyncio_records(work: Work, clock: Clock) -> int:
+    received = 0
+    async with confluent_asyncio_consumer(work) as consumer:
+        while received < work.records:
+            message = await consumer.poll(1.0)
+            if message is not None:
+                clock.begin()
+                received += bool(message.value())
+        clock.end()
+    return received
 
 
 @asynccontextmanager
-async def confluent_asyncio_producer(work: Work, linger_ms: int, batch: int) -> AsyncIterator[Any]:
-    out = AIOProducer(confluent_producer_options(work, linger_ms), batch_size=batch, buffer_timeout=LINGER_MS / 1000)
+async def confluent_asyncio_producer(work: Work) -> AsyncIterator[Any]:
+    from confluent_kafka.aio import AIOProducer
+
+    batch = 1 if work.single else work.settings.poll
+    out = AIOProducer(confluent_producer_options(work), batch_size=batch, buffer_timeout=0.005)
     try:
         first = await out.produce(work.topic, value=b"first")
         await out.flush()
@@ -376,18 +459,21 @@ async def confluent_asyncio_producer(work: Work, linger_ms: int, batch: int) -> 
         await out.close()
 
 
-async def confluent_asyncio_produce_many(work: Work, clock: Clock) -> int:
+async def confluent_asyncio_produce(work: Work, clock: Clock) -> int:
+    import asyncio
+
     values = work.values()
-    async with confluent_asyncio_producer(work, LINGER_MS, POLL_RECORDS) as out:
+    async with confluent_asyncio_producer(work) as out:
         clock.begin()
         futures = [await out.produce(work.topic, value=value) for value in values]
         await out.flush()
         await asyncio.gather(*futures)
+        clock.end()
     return len(values)
 
 
-async def confluent_asyncio_send_one(work: Work, clock: Clock) -> int:
-    async with confluent_asyncio_producer(work, 0, 1) as out:
+async def confluent_asyncio_send(work: Work, clock: Clock) -> int:
+    async with confluent_asyncio_producer(work) as out:
 
         async def send(value: bytes) -> None:
             await (await out.produce(work.topic, value=value))
@@ -396,7 +482,7 @@ async def confluent_asyncio_send_one(work: Work, clock: Clock) -> int:
 
 
 async def confluent_asyncio_send_concurrent(work: Work, clock: Clock) -> int:
-    async with confluent_asyncio_producer(work, LINGER_MS, POLL_RECORDS) as out:
+    async with confluent_asyncio_producer(work) as out:
 
         async def send(value: bytes) -> None:
             await (await out.produce(work.topic, value=value))
@@ -404,89 +490,209 @@ async def confluent_asyncio_send_concurrent(work: Work, clock: Clock) -> int:
         return await send_concurrently(work, clock, send)
 
 
+# ---- aiokafka ---------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def aiokafka_consumer(work: Work) -> AsyncIterator[Any]:
+    from aiokafka import AIOKafkaConsumer
+
+    consumer = AIOKafkaConsumer(
+        work.topic,
+        bootstrap_servers=work.bootstrap,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        **work.settings.consumer,
+    )
+    await consumer.start()
+    try:
+        yield consumer
+    finally:
+        await consumer.stop()
+
+
+async def aiokafka_batches(work: Work, clock: Clock) -> int:
+    received = 0
+    async with aiokafka_consumer(work) as consumer:
+        while received < work.records:
+            for records in (await consumer.getmany(timeout_ms=1000)).values():
+                clock.begin()
+                received += sum(1 for record in records if record.value)
+        clock.end()
+    return received
+
+
+async def aiokafka_records(work: Work, clock: Clock) -> int:
+    received = 0
+    async with aiokafka_consumer(work) as consumer:
+        async for record in consumer:
+            clock.begin()
+            received += bool(record.value)
+            if received == work.records:
+                break
+        clock.end()
+    return received
+
+
+async def aiokafka_idle(work: Work, clock: Clock) -> int:
+    async with aiokafka_consumer(work) as consumer:
+        return await await_idle(work, clock, consumer.getone)
+
+
+@asynccontextmanager
+async def aiokafka_producer(work: Work) -> AsyncIterator[Any]:
+    from aiokafka import AIOKafkaProducer
+
+    compression = None if work.compression == "none" else work.compression
+    chosen = work.settings.single if work.single else work.settings.producer
+    out = AIOKafkaProducer(bootstrap_servers=work.bootstrap, compression_type=compression, **chosen)
+    await out.start()
+    try:
+        await out.send_and_wait(work.topic, b"first")
+        yield out
+    finally:
+        await out.stop()
+
+
+async def aiokafka_produce(work: Work, clock: Clock) -> int:
+    values = work.values()
+    async with aiokafka_producer(work) as out:
+        clock.begin()
+        for future in [await out.send(work.topic, value) for value in values]:
+            await future
+        clock.end()
+    return len(values)
+
+
+async def aiokafka_send(work: Work, clock: Clock) -> int:
+    async with aiokafka_producer(work) as out:
+        return await send_each(work, clock, lambda value: out.send_and_wait(work.topic, value))
+
+
+async def aiokafka_send_concurrent(work: Work, clock: Clock) -> int:
+    async with aiokafka_producer(work) as out:
+        return await send_concurrently(work, clock, lambda value: out.send_and_wait(work.topic, value))
+
+
 # ---- kafka-python -----------------------------------------------------------------------------------------------
 
 
-def kafka_python_consumer(work: Work) -> Any:
-    consumer = kafka.KafkaConsumer(
-        bootstrap_servers=work.bootstrap, auto_offset_reset="earliest", enable_auto_commit=False
+@contextmanager
+def kafka_python_consumer(work: Work) -> Iterator[Any]:
+    from kafka import KafkaConsumer, TopicPartition
+
+    consumer = KafkaConsumer(
+        bootstrap_servers=work.bootstrap,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        **work.settings.consumer,
     )
-    consumer.assign([kafka.TopicPartition(work.topic, number) for number in range(work.partitions)])
-    return consumer
+    consumer.assign([TopicPartition(work.topic, number) for number in range(work.partitions)])
+    try:
+        yield consumer
+    finally:
+        consumer.close()
 
 
-async def kafka_python_consume_batches(work: Work, clock: Clock) -> int:
-    received, consumer = 0, kafka_python_consumer(work)
-    while received < work.records:
-        for records in consumer.poll(timeout_ms=1000, max_records=POLL_RECORDS).values():
+def kafka_python_batches(work: Work, clock: Clock) -> int:
+    received = 0
+    with kafka_python_consumer(work) as consumer:
+        while received < work.records:
+            for records in consumer.poll(timeout_ms=1000, max_records=work.settings.poll).values():
+                clock.begin()
+                received += sum(1 for record in records if record.value)
+        clock.end()
+    return received
+
+
+def kafka_python_records(work: Work, clock: Clock) -> int:
+    received = 0
+    with kafka_python_consumer(work) as consumer:
+        for record in consumer:
             clock.begin()
-            received += sum(1 for record in records if record.value)
-    consumer.close()
+            received += bool(record.value)
+            if received == work.records:
+                break
+        clock.end()
     return received
 
 
-async def kafka_python_consume_records(work: Work, clock: Clock) -> int:
-    received, consumer = 0, kafka_python_consumer(work)
-    for record in consumer:
-        clock.begin()
-        received += bool(record.value)
-        if received == work.records:
-            break
-    consumer.close()
-    return received
+def kafka_python_idle(work: Work, clock: Clock) -> int:
+    with kafka_python_consumer(work) as consumer:
+        return stay_idle(work, clock, lambda seconds: consumer.poll(timeout_ms=int(seconds * 1000)))
 
 
-def kafka_python_producer(work: Work, linger_ms: int) -> Any:
+@contextmanager
+def kafka_python_producer(work: Work) -> Iterator[Any]:
+    from kafka import KafkaProducer
+
     compression = None if work.compression == "none" else work.compression
-    out = kafka.KafkaProducer(
-        bootstrap_servers=work.bootstrap, acks="all", linger_ms=linger_ms, compression_type=compression
-    )
-    out.send(work.topic, b"first").get(30)
-    return out
+    chosen = work.settings.single if work.single else work.settings.producer
+    out = KafkaProducer(bootstrap_servers=work.bootstrap, compression_type=compression, **chosen)
+    try:
+        out.send(work.topic, b"first").get(30)
+        yield out
+    finally:
+        out.close()
 
 
-async def kafka_python_produce_many(work: Work, clock: Clock) -> int:
-    values, out = work.values(), kafka_python_producer(work, LINGER_MS)
-    clock.begin()
-    for future in [out.send(work.topic, value) for value in values]:
-        future.get(60)
-    acknowledged = len(values)
-    out.close()
-    return acknowledged
+def kafka_python_produce(work: Work, clock: Clock) -> int:
+    values = work.values()
+    with kafka_python_producer(work) as out:
+        clock.begin()
+        for future in [out.send(work.topic, value) for value in values]:
+            future.get(60)
+        clock.end()
+    return len(values)
 
 
-async def kafka_python_send_one(work: Work, clock: Clock) -> int:
-    out = kafka_python_producer(work, 0)
-
-    async def send(value: bytes) -> None:
-        out.send(work.topic, value).get(30)
-
-    sent = await send_each(work, clock, send)
-    out.close()
-    return sent
+def kafka_python_send(work: Work, clock: Clock) -> int:
+    with kafka_python_producer(work) as out:
+        return call_each(work, clock, lambda value: out.send(work.topic, value).get(30))
 
 
-# ---- one of them --------------------------------------------------------------------------------------------------
+# ---- one of them ------------------------------------------------------------------------------------------------
 
-WORKS = {
-    f"{client} {work}": function
-    for client in ("odradek", "confluent", "confluent_asyncio", "aiokafka", "kafka_python")
-    for work in (
-        "consume_batches",
-        "consume_records",
-        "consume_arrow",
-        "produce_many",
-        "send_one",
-        "send_concurrent",
-    )
-    if (function := globals().get(f"{client}_{work}"))
-}
+WAYS = ("batches", "records", "arrow", "idle", "send_many", "put", "produce", "send", "send_concurrent")
+
+
+def has(client: str, way: str) -> bool:
+    return f"{CLIENTS[client].library}_{way}" in globals()
+
+
+def several(work: Work, clock: Clock, once: Callable[[Work, Clock], Any]) -> int:
+    """Run as many clients at the same time: in one loop, or each blocking one in a thread."""
+    import asyncio
+
+    async def together() -> list[int]:
+        if asyncio.iscoroutinefunction(once):
+            return list(await asyncio.gather(*(once(work, clock) for _ in range(work.clients))))
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(work.clients) as threads:
+            return [int(received) for received in threads.map(lambda _: once(work, clock), range(work.clients))]
+
+    return sum(asyncio.run(together()))
+
+
+def do(work: Work, clock: Clock) -> int:
+    once = globals()[f"{work.settings.library}_{work.way}"]
+    if work.clients > 1:
+        return several(work, clock, once)
+    if not once.__code__.co_flags & 0x80:  # inspect.CO_COROUTINE, without the time that inspect takes to import
+        return int(once(work, clock))
+    if work.uvloop:
+        import uvloop
+
+        return int(uvloop.run(once(work, clock)))
+    import asyncio
+
+    return int(asyncio.run(once(work, clock)))
 
 
 def main() -> None:
-    asked = json.loads(sys.argv[1])
-    work, clock = Work(**asked["work"]), Clock()
-    done = asyncio.run(WORKS[asked["name"]](work, clock))
+    work, clock = Work(**json.loads(sys.argv[1])), Clock()
+    done = do(work, clock)
     assert done >= work.records, f"{done} of {work.records} records"
     print(json.dumps(clock.result(done)))
 

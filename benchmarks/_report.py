@@ -60,15 +60,15 @@ def page(kept: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield f"Processors before each file: at most {busy:.0%} busy{BUSY if busy >= QUIET_SHARE else ''}.\n"
     goals = [Goal(**goal) for file in kept for goal in file["goals"]]
     yield "### Goals\n"
-    yield from _markdown(("", "measured", "goal", ""), [(g.name, _short(g.value), g.wanted, _met(g)) for g in goals])
+    yield from markdown(("", "measured", "goal", ""), [(g.name, _short(g.value), g.wanted, _met(g)) for g in goals])
     for file in kept:
         yield f"### `{file['name']}.py`\n"
         charts = {chart["title"]: chart for chart in file["charts"]}
         for table in (Table(**table) for table in file["tables"]):
             yield f"**{table.title}.** {table.note}\n"
-            yield from _markdown(table.head, table.rows)
+            yield from markdown(table.head, table.rows)
             if table.title in charts:
-                yield f"![{table.title}]({FIGURES}/{_slug(table.title)}.svg)\n"
+                yield f"![{table.title}]({FIGURES}/{slug(table.title)}.svg)\n"
 
 
 def _short(value: float) -> str:
@@ -79,12 +79,12 @@ def _met(goal: Goal) -> str:
     return "met" if goal.met else "**missed**"
 
 
-def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     lines = [head, ["---", *["--:"] * (len(head) - 1)], *rows]
     yield "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
-def _slug(title: str) -> str:
+def slug(title: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
 
@@ -92,7 +92,7 @@ def figures(kept: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
     for file in kept:
         for chart in file["charts"]:
             bars, lines = [Bar(**bar) for bar in chart["bars"]], [Line(**line) for line in chart["lines"]]
-            yield _slug(chart["title"]), svg(Chart(chart["title"], chart["unit"], bars, lines, chart["across"]))
+            yield slug(chart["title"]), svg(Chart(chart["title"], chart["unit"], bars, lines, chart["across"]))
 
 
 def main() -> None:

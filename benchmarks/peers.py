@@ -1,225 +1,366 @@
-"""Consuming and producing on a real broker, against confluent-kafka (blocking and asyncio), aiokafka and kafka-python.
+"""Reading and writing on a real broker, beside confluent-kafka (blocking and asyncio), aiokafka and kafka-python.
 
-    python benchmarks/peers.py [--quick]
+    scripts/bench --peers [--quick] [--rounds N]
 
-The broker is the newest release, in a process of its own (needs Java). Every client is a process of its own too
-(`_peers_clients.py` says what each does), and they take turns. `of odradek` is what a peer reaches of odradek's
-records a second in the same turn, so 0.5 is half as fast; `client` is processor time of the client's process for one
-record. `busy` is the share of one processor that the client's process used: 100 % means that it is the limit, and far
-less that it waited for the broker.
+The broker is the newest release, in a process of its own (needs Java). `CASES` says what is measured, and
+`_peers_settings.py` how each client is set; for each measurement a client is a process of its own
+(`_peers_clients.py`), and clients take turns, so that a machine which is busy with other things disturbs all alike.
 
-At 20 ms, a proxy between clients and broker holds every byte for 10 ms on each way, and the same proxy without delay is
-what that is compared with.
+Writes what was measured to `benchmarks/peers-results.json` and makes docs/topics/peers-benchmarks.md of it. With
+`--quick` few records are moved, once, and nothing is written: that shows that every client does its work.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
+import platform
+import resource
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import date
+from importlib.metadata import version
+from itertools import count
 from pathlib import Path
-from statistics import median
-from typing import NamedTuple
+from time import perf_counter, time
+from typing import Any, NamedTuple
 
 import anyio
 
-from _common import spread
-from _peers_clients import WORKS, Work
-from _results import Bar, Results, results
+from _peers_clients import WAYS, Work, has
+from _peers_page import RESULTS, page, write
+from _peers_settings import CLIENTS
+from _report import commit, machine
 from odradek import connect
-from odradek.testing import FaultProxy, KafkaBroker
+from odradek.testing import KafkaBroker
 
-PARTITIONS = 2
-CLIENTS = ("confluent", "confluent_asyncio", "aiokafka", "kafka_python")
-TITLES = {
-    "consume_batches": "Consume in batches",
-    "consume_records": "Consume record by record",
-    "consume_arrow": "Consume as Arrow tables",
-    "produce_many": "Produce many records",
-    "send_one": "Send one record after another, each acknowledged",
-    "send_concurrent": "Send from 1,000 tasks at the same time, each record acknowledged",
-}
-GOALS = {
-    ("consume_batches", "confluent"): 3.0,
-    ("consume_records", "confluent"): 1.5,
-    ("produce_many", "confluent"): 1.3,
-}
-"""Times the records a second of that peer."""
-KEPT_AT_20_MS = 0.85
+__all__ = ["CASES", "Case"]
+
+OURS = "odradek"
 HEAP = "1g"
+LIMIT_S = 300.0
+"""What one run of a client may take."""
 HOLD_S = 0.01
-SLOW = {"confluent_asyncio send_one": 20}
-"""Records where each takes about a second: its buffer is only looked at that often."""
+"""What a proxy holds every byte for on each way: 20 ms for a round trip."""
+AT_ONCE = 2000
+"""Partitions that are created by one request: a controller refuses 10,000."""
+PACKAGES = ("odradek", "confluent-kafka", "aiokafka", "kafka-python", "crc32c", "lz4", "uvloop", "pyarrow")
 
 
-class Run(NamedTuple):
-    """What one process measured."""
+class Case(NamedTuple):
+    """One thing that is measured for all clients that can do it.
 
-    rate: float
-    computed: float
-    busy: float
-    p50: float
+    Args:
+        group: The part of the page it is shown in.
+        title: What it is called there.
+        ours: What odradek does: one way or several, each of which is compared with what the others do.
+        theirs: What the others do.
+        records: How many records odradek moves; others move the share that their settings say.
+        measure: `rate`, `latency`, `start`, `seconds` or `idle`: see `_peers_page.py`.
+        clients: Consumers in one process.
+        distant: Whether the broker is 20 ms away.
+        of: Clients that are compared; () for all that can do it.
+    """
+
+    group: str
+    title: str
+    ours: tuple[str, ...]
+    theirs: str
+    records: int
+    size: int = 100
+    compression: Any = "none"
+    measure: str = "rate"
+    partitions: int = 2
+    senders: int = 1
+    clients: int = 1
+    uvloop: bool = False
+    distant: bool = False
+    of: tuple[str, ...] = ()
+
+    def names(self) -> list[tuple[str, str]]:
+        """Return each client and what it does, in the order of their turns."""
+        chosen = [name for name in self.of or CLIENTS if name != OURS and has(name, self.theirs)]
+        return [(OURS, way) for way in self.ours] + [(name, self.theirs) for name in chosen]
+
+    def moved(self, client: str, way: str) -> int:
+        """Return how many records a client moves."""
+        share = CLIENTS[client].share if self.measure == "rate" else 1
+        most = SLOW.get((client, way), self.records)
+        return min(most, max(int(self.records * share), self.senders))
 
 
-def run(name: str, work: Work) -> Run:
-    """Run a client in a process of its own."""
-    command = [sys.executable, str(Path(__file__).with_name("_peers_clients.py"))]
-    asked = json.dumps({"name": name, "work": work._asdict()})
-    done = subprocess.run([*command, asked], capture_output=True, text=True, timeout=300)
-    if done.returncode:
-        raise SystemExit(f"{name} failed:\n{done.stderr}")
-    read = json.loads(done.stdout)
-    records, seconds, computed = read["records"], read["seconds"], read["computed"]
-    return Run(records / seconds, computed / records, computed / seconds, read["p50"])
+SLOW = {("confluent_asyncio", "records"): 5000, ("confluent_asyncio", "send"): 20}
+"""The most records where each takes far longer than elsewhere."""
+ASYNCIO = ("aiokafka",)
+MAIN = ("confluent", "confluent_tuned", "aiokafka", "aiokafka_tuned")
 
 
-class Size(NamedTuple):
-    """How many records of each work make a turn of about a second."""
+def core(size: int, compression: str, read: int, written: int) -> Iterator[Case]:
+    about = f"{size} B" if size < 1000 else f"{size // 1000} KB"
+    about += "" if compression == "none" else f", {compression}"
+    every = ("core", size, compression)
+    for ours, title in (("batches", "batches"), ("records", "record by record"), ("arrow", "Arrow tables")):
+        yield Case(every[0], f"{title}, {about}", (ours,), ours, read, size, compression)
+    yield Case(every[0], f"produce loop, {about}", ("send_many", "put"), "produce", written, size, compression)
 
-    consumed: int
-    produced: int
-    one: int
-    concurrent: int
-    distant: int
-    """To be consumed at 20 ms: enough that the first small fetches do not matter."""
 
-    def of(self, work: str) -> int:
-        return {"send_one": self.one, "send_concurrent": self.concurrent, "produce_many": self.produced}.get(
-            work, self.consumed
+def cases() -> Iterator[Case]:
+    """List everything that is measured in full."""
+    for compression in ("none", "lz4"):
+        yield from core(100, compression, 1_000_000, 400_000)
+        yield from core(1000, compression, 250_000, 150_000)
+    yield Case("core", "one awaited `send`, 100 B", ("send",), "send", 2000, measure="latency")
+    yield Case("core", "from `python` to the first record", ("records",), "records", 1, measure="start")
+    produced, batches = ("send_many", "put"), ("batches",)
+    for compression in ("snappy", "zstd"):
+        about = f"100 B, {compression}"
+        yield Case("more", f"batches, {about}", batches, "batches", 1_000_000, compression=compression, of=MAIN)
+        yield Case("more", f"produce loop, {about}", produced, "produce", 400_000, compression=compression, of=MAIN)
+    for title, ours, theirs, records, measure in (
+        ("batches, uvloop", batches, "batches", 1_000_000, "rate"),
+        ("produce loop, uvloop", produced, "produce", 400_000, "rate"),
+        ("one awaited `send`, uvloop", ("send",), "send", 2000, "latency"),
+    ):
+        yield Case("more", title, ours, theirs, records, measure=measure, uvloop=True, of=ASYNCIO)
+    for senders in (1000, 4000):
+        one = ("send_concurrent",)
+        yield Case("more", f"`send` from {senders:,} tasks", one, one[0], 100_000, senders=senders)
+    for partitions in (1, 10, 100, 1000, 10_000):
+        yield Case(
+            "partitions", f"partitions: {partitions:,}", batches, "batches", 1_000_000, partitions=partitions, of=MAIN
         )
+    for clients, records in ((1, 1_000_000), (8, 125_000), (64, 50_000)):
+        yield Case("clients", f"consumers: {clients}", batches, "batches", records, clients=clients, of=MAIN)
+    yield Case("idle", "10,000 quiet partitions for 10 s", ("idle",), "idle", 0, measure="idle", partitions=10_000)
+    yield Case("distant", "batches, 20 ms", batches, "batches", 2_000_000, distant=True, of=MAIN)
+    yield Case("distant", "produce loop, 20 ms", produced, "produce", 1_000_000, distant=True, of=MAIN)
+    yield Case("distant", "one awaited `send`, 20 ms", ("send",), "send", 50, measure="latency", distant=True, of=MAIN)
 
 
-QUICK = Size(20_000, 10_000, 100, 5000, 20_000)
-FULL = Size(500_000, 200_000, 1000, 30_000, 3_000_000)
+CASES = tuple(cases())
+QUICK = (
+    Case("core", "batches, 100 B", ("batches",), "batches", 20_000),
+    Case("core", "record by record, 100 B", ("records",), "records", 10_000, of=("confluent_tuned", "aiokafka")),
+    Case("core", "Arrow tables, 100 B", ("arrow",), "arrow", 10_000, of=("confluent_tuned",)),
+    Case("core", "produce loop, 100 B, lz4", ("send_many", "put"), "produce", 5000, compression="lz4"),
+    Case("core", "one awaited `send`, 100 B", ("send",), "send", 20, measure="latency", of=MAIN),
+    Case("more", "`send` from 50 tasks", ("send_concurrent",), "send_concurrent", 1000, senders=50, of=ASYNCIO),
+    Case("clients", "consumers: 2", ("batches",), "batches", 5000, clients=2, of=("confluent", "aiokafka")),
+)
+
+LISTS = {
+    "odradek": ("-m", "odradek.cli", "ls", "--cluster", "kafka://{}"),
+    "confluent": (
+        "-c",
+        "import confluent_kafka.admin as a; print(a.AdminClient({{'bootstrap.servers': '{}'}}).list_topics().topics)",
+    ),
+    "aiokafka": (
+        "-c",
+        "import asyncio\nfrom aiokafka.admin import AIOKafkaAdminClient as Admin\n"
+        "async def main():\n a = Admin(bootstrap_servers='{}')\n await a.start()\n print(await a.list_topics())\n"
+        " await a.close()\nasyncio.run(main())",
+    ),
+    "kafka_python": ("-m", "kafka.admin", "-b", "{}", "topics", "list"),
+}
+IMPORTS = {
+    "odradek": ("-c", "from odradek import connect, Producer, Reader"),
+    "confluent": ("-c", "from confluent_kafka import Producer, Consumer"),
+    "aiokafka": ("-c", "from aiokafka import AIOKafkaProducer, AIOKafkaConsumer"),
+    "kafka_python": ("-c", "from kafka import KafkaProducer, KafkaConsumer"),
+}
+COMMANDS: Mapping[str, Mapping[str, Sequence[str]]] = {"import": IMPORTS, "list topics (`odradek ls`)": LISTS}
+
+# ---- one process ------------------------------------------------------------------------------------------------
 
 
-def compare(measured: Results, bootstrap: str, topic: str, work: str, size: int, compression: str, rounds: int) -> None:
-    """Let all clients do one work in turns, and make a table and a chart of it."""
-    names = [name for client in ("odradek", *CLIENTS) if (name := f"{client} {work}") in WORKS]
-    runs: dict[str, list[Run]] = {name: [] for name in names}
-    sizes = (QUICK if measured.quick else FULL).of(work)
-    senders = 1000 if work == "send_concurrent" else 1
-    for _ in range(rounds):
-        for name in names:
-            records = min(sizes, SLOW.get(name, sizes))
-            runs[name].append(run(name, Work(bootstrap, topic, records, size, compression, PARTITIONS, senders)))
-    title = f"{TITLES[work]}, {size} B, {compression}"
-    own = [one.rate for one in runs[names[0]]]
-    rows, bars = [], []
-    for name in names:
-        client = name.split()[0]
-        shares = [one.rate / rate for one, rate in zip(runs[name], own, strict=True)]
-        goal, bound = "", GOALS.get((work, client))
-        if bound is not None:
-            goal = measured.goal(f"{title}: times {client}", 1 / median(shares), bound)
-        elif work == "send_one" and client != "odradek":
-            ours, its = (median(one.p50 for one in runs[n]) for n in (names[0], name))
-            goal = measured.goal(f"{title}: p50 over that of {client}", ours / its, 1.0, at_most=True)
-        rows.append(row(client, runs[name], shares, goal))
-        bars.append(Bar(client, median(one.rate for one in runs[name]) / median(own)))
-    head = ("", "records/s", "client", "busy", "p50", "of odradek", "spread", "goal")
-    measured.table(title, "Records a second, and their share of odradek's in the same turn.", head, rows)
-    measured.chart(title, "records a second, times those of odradek", bars)
+def timed(command: Sequence[str]) -> tuple[str, float, float, float]:
+    """Run a program of Python; return its output, when it was started, its seconds and its processor seconds."""
+    before, began, at = ended_children(), perf_counter(), time()
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=LIMIT_S)
+    seconds = perf_counter() - began
+    if done.returncode:
+        raise SystemExit(f"{command} failed:\n{done.stderr}")
+    return done.stdout, at, seconds, ended_children() - before
 
 
-def row(client: str, runs: Sequence[Run], shares: Sequence[float], goal: str) -> tuple[str, ...]:
-    p50 = median(one.p50 for one in runs)
-    return (
-        client.replace("_", " "),
-        f"{median(one.rate for one in runs):,.0f}",
-        f"{median(one.computed for one in runs) * 1e6:.2f} us",
-        f"{median(one.busy for one in runs):.0%}",
-        f"{p50 * 1e3:.2f} ms" if p50 else "",
-        f"{median(shares):.2f}",
-        spread([one.rate for one in runs]),
-        goal,
+def ended_children() -> float:
+    """Return the processor seconds of all processes that this one has started and that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def run(work: Work) -> dict[str, float]:
+    """Have a client do this in a process of its own."""
+    program = str(Path(__file__).with_name("_peers_clients.py"))
+    output, at, _, _ = timed([program, json.dumps(work._asdict())])
+    measured: dict[str, float] = json.loads(output)
+    measured["reached"] -= at
+    return measured
+
+
+# ---- a case -----------------------------------------------------------------------------------------------------
+
+
+class Topics:
+    """Topics of one broker: filled ones, which cases share, and those that are written to once."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self._filled: set[str] = set()
+        self._numbers = count()
+
+    def to_read(self, case: Case) -> str:
+        """Return a topic that has what the case reads, as many records in each partition."""
+        name = f"of-{case.size}-{case.compression}-{case.partitions}-{case.records}"
+        if name not in self._filled:
+            anyio.run(self._fill, name, case)
+            self._filled.add(name)
+        return name
+
+    @contextmanager
+    def to_write(self, case: Case) -> Iterator[str]:
+        """Create a topic for the block."""
+        name = f"written-{next(self._numbers)}"
+        anyio.run(self._create, name, case.partitions)
+        yield name
+        anyio.run(self._delete, name)
+
+    async def _create(self, name: str, partitions: int) -> None:
+        async with connect(f"kafka://{self.bootstrap}") as k:
+            (await k.admin.create_topics({name: min(partitions, AT_ONCE)})).check()
+            for total in range(2 * AT_ONCE, partitions + 1, AT_ONCE):
+                (await k.admin.add_partitions({name: total})).check()
+
+    async def _delete(self, name: str) -> None:
+        async with connect(f"kafka://{self.bootstrap}") as k:
+            (await k.admin.delete_topics([name])).check()
+
+    async def _fill(self, name: str, case: Case) -> None:
+        await self._create(name, case.partitions)
+        async with connect(f"kafka://{self.bootstrap}") as k, k.producer(compression=case.compression) as out:
+            for number, value in enumerate(Work("", "", "", "", case.records, case.size).values()):
+                await out.put(name, value, partition=number * case.partitions // case.records)
+
+
+READS = ("batches", "records", "arrow", "idle")
+
+
+def work_of(case: Case, client: str, way: str, bootstrap: str, topic: str) -> Work:
+    return Work(
+        client,
+        way,
+        bootstrap,
+        topic,
+        case.moved(client, way),
+        case.size,
+        case.compression,
+        case.partitions,
+        case.senders,
+        case.clients,
+        case.uvloop,
+        10.0 if case.measure == "idle" else 0.0,
     )
 
 
-def fill(bootstrap: str, topic: str, size: int, compression: str, records: int) -> None:
-    async def main() -> None:
-        async with connect(f"kafka://{bootstrap}") as k, k.producer(compression=compression) as out:
-            (await out.send_many(topic, Work("", topic, records, size, compression, PARTITIONS).values())).check()
+def measure(case: Case, topics: Topics, rounds: int) -> dict[str, Any]:
+    """Let all clients do the work in turns; who begins changes from round to round."""
+    names = case.names()
+    runs: dict[str, list[dict[str, float]]] = {f"{client} {way}": [] for client, way in names}
+    for number in range(rounds):
+        for client, way in names if number % 2 else names[::-1]:
+            if way in READS:
+                measured = run(work_of(case, client, way, topics.bootstrap, topics.to_read(case)))
+            else:
+                with topics.to_write(case) as topic:
+                    measured = run(work_of(case, client, way, topics.bootstrap, topic))
+            runs[f"{client} {way}"].append(measured)
+    return case._asdict() | {"runs": runs}
 
-    anyio.run(main)
+
+def measure_commands(title: str, commands: Mapping[str, Sequence[str]], bootstrap: str, rounds: int) -> dict[str, Any]:
+    """Run each of these programs in turns."""
+    runs: dict[str, list[dict[str, float]]] = {f"{client} command": [] for client in commands}
+    for _ in range(rounds):
+        for client, words in commands.items():
+            _, _, seconds, computed = timed([word.format(bootstrap) for word in words])
+            runs[f"{client} command"].append({"records": 1, "seconds": seconds, "computed": computed, "memory": 0})
+    case = Case("core", title, ("command",), "command", 1, measure="seconds")
+    return case._asdict() | {"runs": runs}
 
 
-def more_senders(measured: Results, bootstrap: str, rounds: int) -> None:
-    """Compare 4,000 tasks with 1,000: the records a second must not depend on how many wait."""
-    records = 20_000 if measured.quick else 100_000
-    rows = []
-    for client in ("odradek", "aiokafka"):
-        name, ratios = f"{client} send_concurrent", []
-        for _ in range(rounds):
-            few, many = (
-                run(name, Work(bootstrap, "senders", records // (1 if client == "odradek" else 5), 100, "none", 2, n))
-                for n in (1000, 4000)
-            )
-            ratios.append(many.rate / few.rate)
-        title = "4,000 tasks over 1,000"
-        goal = measured.goal(f"{title}: {client}", median(ratios), KEPT_AT_20_MS) if client == "odradek" else ""
-        rows.append((client, f"{median(ratios):.2f}", spread(ratios), goal))
-    note = "Records a second of 4,000 tasks that each await a send, over those of 1,000 tasks."
-    measured.table("Concurrent senders", note, ("", "ratio", "spread", "goal"), rows)
+# ---- all --------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def broker_behind_proxy() -> Iterator[tuple[str, FaultProxy]]:
-    """Start a broker that tells clients to come through the proxy."""
-    broker = KafkaBroker(heap=HEAP)
-    broker.reserve()
-    with FaultProxy(broker.host, broker.port) as proxy:
-        bootstrap = f"{proxy.host}:{proxy.port}"
-        broker.config |= {"advertised.listeners": f"PLAINTEXT://{bootstrap}", "num.partitions": str(PARTITIONS)}
-        with broker:
-            yield bootstrap, proxy
+def broker(*, distant: bool = False) -> Iterator[Topics]:
+    """Start one; a distant one behind a proxy that holds every byte."""
+    config = {"file.delete.delay.ms": "1000", "auto.create.topics.enable": "false"}
+    with KafkaBroker(heap=HEAP, config=config, proxied=distant) as started:
+        topics = Topics(started.bootstrap)
+        if distant:
+            started.proxy.delay(HOLD_S)
+        yield topics
 
 
-def distant(measured: Results, rounds: int) -> None:
-    """Compare odradek and confluent-kafka with themselves at 20 ms."""
-    size = QUICK if measured.quick else FULL
-    rows = []
-    with broker_behind_proxy() as (bootstrap, proxy):
-        fill(bootstrap, "distant", 100, "none", size.distant)
-        for work in ("consume_batches", "produce_many"):
-            consumes = work.startswith("consume")
-            topic = "distant" if consumes else "distant-produced"
-            records = size.distant if consumes else size.of(work)
-            for client in ("odradek", "confluent"):
-                ratios = []
-                for _ in range(rounds):
-                    rates = []
-                    for hold_s in (0.0, HOLD_S):
-                        proxy.delay(hold_s)
-                        asked = Work(bootstrap, topic, records, 100, "none", PARTITIONS)
-                        rates.append(run(f"{client} {work}", asked).rate)
-                    ratios.append(rates[1] / rates[0])
-                name = f"{TITLES[work]}, {client}"
-                bound = KEPT_AT_20_MS if client == "odradek" and not measured.quick else None
-                goal = measured.goal(f"20 ms over loopback: {name}", median(ratios), bound) if bound else ""
-                rows.append((name, f"{median(ratios):.2f}", spread(ratios), goal))
-        proxy.delay(0.0)
-    note = "Records a second through a proxy that adds 20 ms to every round trip, over those through it without delay."
-    measured.table("20 ms away", note, ("", "ratio", "spread", "goal"), rows)
+def measure_all(cases: Sequence[Case], rounds: int) -> Iterator[dict[str, Any]]:
+    with broker() as topics:
+        for case in cases:
+            if not case.distant:
+                yield measure(case, topics, rounds)
+        for title, commands in COMMANDS.items():
+            yield measure_commands(title, commands, topics.bootstrap, rounds)
+    if distant := [case for case in cases if case.distant]:
+        with broker(distant=True) as topics:
+            for case in distant:
+                yield measure(case, topics, rounds)
+
+
+def circumstances(rounds: int) -> dict[str, Any]:
+    return {
+        "date": str(date.today()),
+        "commit": commit(),
+        "machine": machine(),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "versions": {package: version(package) for package in PACKAGES},
+        "rounds": rounds,
+        "load": [os.getloadavg()[0]],
+    }
+
+
+def check(results: Mapping[str, Any], cases: Sequence[Case]) -> None:
+    """Raise AssertionError unless every client did every work, and a page can be made of that."""
+    assert [case["title"] for case in results["cases"]] == [*(case.title for case in cases), *COMMANDS]
+    for case in results["cases"]:
+        assert len(case["runs"]) > 1, case["title"]
+        for name, runs in case["runs"].items():
+            assert name.split()[0] in CLIENTS and name.split()[1] in (*WAYS, "command"), name
+            assert len(runs) == results["rounds"], name
+            assert all(one["seconds"] > 0 and one["computed"] > 0 for one in runs), (case["title"], name)
+    text = "\n".join(page(results))
+    assert all(case["title"] in text for case in results["cases"])
+    print("every client did its work; nothing is written")
 
 
 def main() -> None:
-    with results(__file__, __doc__) as measured:
-        rounds = 1 if measured.quick else 5
-        sizes = (100,) if measured.quick else (100, 1000)
-        compressions = ("none",) if measured.quick else ("none", "lz4")
-        with KafkaBroker(config={"num.partitions": str(PARTITIONS)}, heap=HEAP) as broker:
-            for size in sizes:
-                for compression in compressions:
-                    topic = f"of-{size}-{compression}"
-                    fill(broker.bootstrap, topic, size, compression, (QUICK if measured.quick else FULL).consumed)
-                    for work in TITLES:
-                        target = topic if work.startswith("consume") else f"{topic}-produced"
-                        compare(measured, broker.bootstrap, target, work, size, compression, rounds)
-            more_senders(measured, broker.bootstrap, rounds)
-        distant(measured, rounds)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few records, once; nothing is written")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each client")
+    options = parser.parse_args()
+    cases, rounds = (QUICK, 1) if options.quick else (CASES, options.rounds)
+    results = circumstances(rounds) | {"cases": []}
+    for case in measure_all(cases, rounds):
+        results["cases"].append(case)
+        print(f"{case['group']}: {case['title']}", flush=True)
+        results["load"].append(os.getloadavg()[0])
+        if not options.quick:
+            RESULTS.write_text(json.dumps(results, indent=1))
+    if options.quick:
+        check(results, cases)
+    else:
+        write(results)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,102 @@
+"""How `peers.py` uses each client: every setting that differs from the client's defaults, and where it comes from.
+
+The topic, the address and offsets are not listed; nobody commits positions. All clients wait for all replicas in sync:
+where that is not the default it is set, since an acknowledgement of less is another work. The titles are the columns
+of the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+__all__ = ["CLIENTS", "Settings"]
+
+MIB = 1 << 20
+BATCH = 1_000_000
+"""Bytes of a batch: brokers refuse more than message.max.bytes, 1,048,588 by default, with what is around it."""
+
+
+class Settings(NamedTuple):
+    """One way to use a client.
+
+    Args:
+        title: Its name on the page.
+        library: The library, which is also how its functions in `_peers_clients.py` begin.
+        consumer, producer: Options of its consumer, and of a producer of many records.
+        single: Options of a producer of which a single record at a time is awaited.
+        poll: Records that one call may return, where a call has such a limit.
+        share: The share of the records of a work that it gets, so that a slow client does not take minutes.
+    """
+
+    title: str
+    library: str
+    consumer: Mapping[str, Any] = {}
+    producer: Mapping[str, Any] = {}
+    single: Mapping[str, Any] = {}
+    poll: int = 1000
+    share: float = 1.0
+
+
+CONFLUENT_TUNED = {
+    # librdkafka, CONFIGURATION.md: enable.idempotence, "acks=all" is its default and required by it.
+    "enable.idempotence": True,
+    "acks": "all",
+    # librdkafka, CONFIGURATION.md: batch.size, 1,000,000 by default, as message.max.bytes, which limits it, too.
+    "batch.size": MIB,
+    # librdkafka, INTRODUCTION.md, "High throughput": let many messages gather. More room lets `produce` wait less.
+    "queue.buffering.max.messages": 1_000_000,
+    "linger.ms": 5,  # the default since 2.0, named because a single record has another
+}
+CLIENTS = {
+    # Its defaults: idempotent, acks="all", 10 ms of latency for what nobody awaits, fetches of 1 MiB (8 MiB from afar).
+    "odradek": Settings("odradek", "odradek"),
+    # Its defaults: acks=all, not idempotent, linger.ms=5, 100,000 messages fetched ahead, CRCs not checked. `consume`
+    # returns 1 message by default, which nobody calls a batch.
+    "confluent": Settings("confluent-kafka", "confluent", share=0.5),
+    "confluent_tuned": Settings(
+        "confluent-kafka, tuned",
+        "confluent",
+        consumer={
+            # librdkafka, CONFIGURATION.md: messages per partition to keep fetched ahead, 100,000 by default.
+            "queued.min.messages": 1_000_000,
+            # The same: bytes of a partition in a fetch, 1 MiB by default.
+            "fetch.message.max.bytes": 8 * MIB,
+            # The same: the pause of a partition that has enough fetched ahead, 1,000 ms by default; its description
+            # says to lower it where a consumer is faster than that.
+            "fetch.queue.backoff.ms": 0,
+        },
+        producer=CONFLUENT_TUNED,
+        # librdkafka, INTRODUCTION.md, "Low latency": linger.ms of 0.
+        single=CONFLUENT_TUNED | {"linger.ms": 0},
+        poll=10_000,
+    ),
+    # Its asyncio classes, which call the others in a pool of threads. Records are handed over 1,000 at a time, as by
+    # default, or after 5 ms (`buffer_timeout`; 1 s by default, which would make it slower).
+    "confluent_asyncio": Settings("its asyncio classes", "confluent_asyncio", share=0.1),
+    # Its defaults but for acks: one by default. No linger, batches of 16 KiB, fetches of 1 MiB of a partition.
+    "aiokafka": Settings("aiokafka", "aiokafka", producer={"acks": "all"}, single={"acks": "all"}, share=0.2),
+    "aiokafka_tuned": Settings(
+        "aiokafka, tuned",
+        "aiokafka",
+        # aiokafka's reference, AIOKafkaConsumer: bytes of a partition in a fetch.
+        consumer={"max_partition_fetch_bytes": 4 * MIB},
+        # aiokafka's reference, AIOKafkaProducer: max_batch_size, linger_ms; idempotence as every other tuned client.
+        producer={"enable_idempotence": True, "acks": "all", "max_batch_size": BATCH, "linger_ms": 5},
+        single={"enable_idempotence": True, "acks": "all"},
+        share=0.4,
+    ),
+    # Its defaults: idempotent, acks all, no linger, batches of 16 KiB, 500 records from `poll`. crc32c is installed, as
+    # its README recommends.
+    "kafka_python": Settings("kafka-python", "kafka_python", poll=500, share=0.08),
+    "kafka_python_tuned": Settings(
+        "kafka-python, tuned",
+        "kafka_python",
+        # Its reference, KafkaConsumer: max_partition_fetch_bytes; max_poll_records.
+        consumer={"max_partition_fetch_bytes": 4 * MIB},
+        # Its reference, KafkaProducer: batch_size, linger_ms.
+        producer={"batch_size": BATCH, "linger_ms": 5},
+        poll=10_000,
+        share=0.08,
+    ),
+}
