@@ -227,7 +227,7 @@ def page(results: Results) -> Iterator[str]:
     for case in results["cases"]:
         yield from details(case)
     yield "## The settings\n"
-    yield "```{literalinclude} ../../benchmarks/_peers_settings.py\n:start-at: CONFLUENT_TUNED\n```\n"
+    yield "```{literalinclude} ../../benchmarks/_peers_settings.py\n:start-at: MIB =\n```\n"
 
 
 def _introduction(results: Results) -> Iterator[str]:
@@ -236,17 +236,20 @@ def _introduction(results: Results) -> Iterator[str]:
     yield (
         f"Measured by `scripts/bench --peers` on {results['date']} at commit {results['commit']}: {results['python']}, "
         f"{results['machine']}, {versions}. The broker is Kafka's newest release on the same machine, whose load was "
-        f"{least:.1f} to {most:.1f}: others used it, too, so compare ratios and not rates.\n"
+        f"{least:.1f} to {most:.1f}, measurements included: compare ratios and not rates.\n"
     )
     yield (
-        f"Each client is a process of its own, and they take turns: {results['rounds']} rounds. A ratio is their median"
-        ", turned so that **more than 1 means that odradek is better**; below 1 it is bold. The clock runs "
-        "from the first record to the last: start and first fetch count only in the lines that are about them. How "
-        "many records were moved stands in `benchmarks/peers.py`, all numbers of all rounds in "
-        "`benchmarks/peers-results.json`. *Tuned* are the best documented settings: see [below](#the-settings). "
-        "odradek has its defaults everywhere. All clients wait for all replicas in sync. odradek checks the checksum "
-        "of every batch, as aiokafka and kafka-python do; confluent-kafka does not by default.\n"
+        f"Each client is a process of its own, and they take turns: {results['rounds']} rounds. A ratio is their "
+        "median, turned so that **more than 1 means that odradek is better**; below 1 it is bold. The clock runs from "
+        "the first record to the last: start and first fetch count only in the lines that are about them. "
+        "*Everything*, below, has the number of records and the quartiles; `benchmarks/peers-results.json` has all "
+        "numbers of all rounds. *Tuned* are the best documented settings: see [below](#the-settings). odradek has its "
+        "defaults everywhere. All clients wait for all replicas in sync. odradek checks the checksum of every batch, "
+        "as aiokafka and kafka-python do; confluent-kafka does not by default.\n"
     )
+    measured = {case["title"] for case in results["cases"]}
+    if missing := [title for title in results["asked"] if title not in measured]:
+        yield f"The run was ended before these were measured: {'; '.join(missing)}.\n"
 
 
 def write(results: Results) -> None:

@@ -46,7 +46,7 @@ CONFLUENT_TUNED = {
     "batch.size": MIB,
     # librdkafka, INTRODUCTION.md, "High throughput": let many messages gather. More room lets `produce` wait less.
     "queue.buffering.max.messages": 1_000_000,
-    "linger.ms": 5,  # the default since 2.0, named because a single record has another
+    "linger.ms": 5,  # the default, named because a single record has another
 }
 CLIENTS = {
     # Its defaults: idempotent, acks="all", 10 ms of latency for what nobody awaits, fetches of 1 MiB (8 MiB from afar).
@@ -63,7 +63,7 @@ CLIENTS = {
             # The same: bytes of a partition in a fetch, 1 MiB by default.
             "fetch.message.max.bytes": 8 * MIB,
             # The same: the pause of a partition that has enough fetched ahead, 1,000 ms by default; its description
-            # says to lower it where a consumer is faster than that.
+            # says to lower it against pauses of a second between messages.
             "fetch.queue.backoff.ms": 0,
         },
         producer=CONFLUENT_TUNED,
@@ -88,7 +88,7 @@ CLIENTS = {
     ),
     # Its defaults: idempotent, acks all, no linger, batches of 16 KiB, 500 records from `poll`. crc32c is installed, as
     # its README recommends.
-    "kafka_python": Settings("kafka-python", "kafka_python", poll=500, share=0.08),
+    "kafka_python": Settings("kafka-python", "kafka_python", poll=500, share=0.04),
     "kafka_python_tuned": Settings(
         "kafka-python, tuned",
         "kafka_python",
@@ -97,6 +97,6 @@ CLIENTS = {
         # Its reference, KafkaProducer: batch_size, linger_ms.
         producer={"batch_size": BATCH, "linger_ms": 5},
         poll=10_000,
-        share=0.08,
+        share=0.04,
     ),
 }

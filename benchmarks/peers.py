@@ -318,7 +318,7 @@ def measure_all(cases: Sequence[Case], rounds: int) -> Iterator[dict[str, Any]]:
                 yield measure(case, topics, rounds)
 
 
-def circumstances(rounds: int) -> dict[str, Any]:
+def circumstances(cases: Sequence[Case], rounds: int) -> dict[str, Any]:
     return {
         "date": str(date.today()),
         "commit": commit(),
@@ -326,13 +326,18 @@ def circumstances(rounds: int) -> dict[str, Any]:
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "versions": {package: version(package) for package in PACKAGES},
         "rounds": rounds,
+        "asked": [
+            *(case.title for case in cases if not case.distant),
+            *COMMANDS,
+            *(c.title for c in cases if c.distant),
+        ],
         "load": [os.getloadavg()[0]],
     }
 
 
-def check(results: Mapping[str, Any], cases: Sequence[Case]) -> None:
+def check(results: Mapping[str, Any]) -> None:
     """Raise AssertionError unless every client did every work, and a page can be made of that."""
-    assert [case["title"] for case in results["cases"]] == [*(case.title for case in cases), *COMMANDS]
+    assert [case["title"] for case in results["cases"]] == results["asked"]
     for case in results["cases"]:
         assert len(case["runs"]) > 1, case["title"]
         for name, runs in case["runs"].items():
@@ -350,7 +355,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="turns of each client")
     options = parser.parse_args()
     cases, rounds = (QUICK, 1) if options.quick else (CASES, options.rounds)
-    results = circumstances(rounds) | {"cases": []}
+    results = circumstances(cases, rounds) | {"cases": []}
     for case in measure_all(cases, rounds):
         results["cases"].append(case)
         print(f"{case['group']}: {case['title']}", flush=True)
@@ -358,7 +363,7 @@ def main() -> None:
         if not options.quick:
             RESULTS.write_text(json.dumps(results, indent=1))
     if options.quick:
-        check(results, cases)
+        check(results)
     else:
         write(results)
 
