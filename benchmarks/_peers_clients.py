@@ -1,11 +1,12 @@
-"""One client of `peers.py`, in a process of its own: does one work once and prints what it took, as JSON.
+"""One client of `peers.py`, in a process of its own: does works one after another, and prints what each took, as JSON.
 
-    python benchmarks/_peers_clients.py '{"client": "aiokafka", "way": "batches", ...}'
+    python benchmarks/_peers_clients.py '[{"client": "aiokafka", "way": "batches", ...}]'
 
-`_peers_settings.py` says how each is set. A clock runs from the first record that has arrived to the last, or from the
-first record sent after one that has been acknowledged to the last acknowledgement: neither start-up nor metadata nor
-the end of a client is measured. Each library is imported where it is used, and asyncio where something awaits: a
-process that reads one record with confluent-kafka takes no longer than a user's.
+`_peers_settings.py` says how each is set. A clock runs from the first call that returned records, whose own do not
+count, or from the first record sent after one that has been acknowledged: neither start-up nor metadata nor the end of
+a client is measured. It ends when all records are there, or when the client's time is over. Each library is imported
+where it is used, and asyncio where something awaits: a process that reads one record with confluent-kafka takes no
+longer than a user's.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from time import monotonic, perf_counter, process_time, time
@@ -24,10 +25,14 @@ from _peers_settings import CLIENTS, Settings
 if TYPE_CHECKING:
     import odradek
 
-__all__ = ["WAYS", "Work", "has"]
+__all__ = ["Work", "has"]
 
 WARM_UP_S = 3.0
 """Seconds in which a client that is to be idle may still start."""
+KEY = 12
+"""Bytes of a key, where records have one: the first of the value. There are 2,000 different ones."""
+PART = 1000
+"""Records after which a loop looks at the time."""
 
 
 class Work(NamedTuple):
@@ -40,7 +45,7 @@ class Work(NamedTuple):
         senders: Tasks that send at the same time.
         clients: Consumers in the process; each gets as many records.
         uvloop: Whether that runs an asyncio client.
-        idle_s: Seconds to have nothing to do.
+        limit_s: When to stop, done or not (s); for an idle client, how long to have nothing to do.
     """
 
     client: str
@@ -54,7 +59,7 @@ class Work(NamedTuple):
     senders: int = 1
     clients: int = 1
     uvloop: bool = False
-    idle_s: float = 0.0
+    limit_s: float = 60.0
 
     @property
     def settings(self) -> Settings:
@@ -72,36 +77,73 @@ class Work(NamedTuple):
 
 
 class Clock:
-    """Seconds and processor seconds from the first call of `begin` to the last of `end`."""
+    """What one client moved of its work, and when it began and ended.
 
-    def __init__(self) -> None:
+    Attributes:
+        next: The bytes at which to call `came` again.
+        moved: Bytes so far; `first` of them came before the clock ran.
+        latencies: Seconds of each record that was awaited by itself.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self.size, self.goal, self.limit_s = work.size, work.records * work.size, work.limit_s
+        self.next = self.moved = self.first = 0
         self.latencies: list[float] = []
-        self.reached = 0.0
-        self._began: tuple[float, float] | None = None
+        self.began = self.ended = self.reached = self.started = self.computed = 0.0
 
     def begin(self) -> None:
-        if self._began is None:
-            self.reached = time()
-            self._began = perf_counter(), process_time()
+        self.reached = time()
+        self.began, self.started = perf_counter(), process_time()
 
     def end(self) -> None:
-        self._ended = perf_counter(), process_time()
+        self.ended, self.computed = perf_counter(), process_time() - self.started
 
-    def result(self, records: int) -> dict[str, float]:
-        """Return what it took. `reached` is the time of day of the first record, `started` the processor seconds of the
-        process until then, `memory` the most bytes that it had."""
-        assert self._began is not None
-        times = sorted(self.latencies) or [0.0]
-        return {
-            "records": records,
-            "seconds": self._ended[0] - self._began[0],
-            "computed": self._ended[1] - self._began[1],
-            "p50": times[len(times) // 2],
-            "p99": times[len(times) * 99 // 100],
-            "reached": self.reached,
-            "started": self._began[1],
-            "memory": peak_bytes(),
-        }
+    @property
+    def over(self) -> bool:
+        return perf_counter() - self.began > self.limit_s
+
+    def came(self, moved: int) -> bool:
+        """Note that so many bytes have come so far. Return whether that is enough, or the time is over."""
+        if not self.began:
+            self.begin()
+            self.first = moved
+        self.moved, self.next = moved, min(self.goal, moved + PART * self.size)
+        if moved < self.goal and not self.over:
+            return False
+        self.end()
+        return True
+
+    def parts(self, values: Sequence[bytes], records: int = PART) -> Iterator[Sequence[bytes]]:
+        """Yield the values, so many at a time, from now on and until the time is over. All that were count as moved."""
+        self.begin()
+        for start in range(0, len(values), records):
+            part = values[start : start + records]
+            self.moved += len(part) * self.size
+            yield part
+            if self.over:
+                return
+
+
+def result(work: Work, clocks: Sequence[Clock]) -> dict[str, float]:
+    """Return what it took all clients of the process.
+
+    `records` are all that were moved and `counted` those while the clock ran; `reached` is the time of day of the first
+    one, `started` the processor seconds of the process until then, `memory` the most bytes that it had.
+    """
+    first, last = min(clocks, key=lambda one: one.began), max(clocks, key=lambda one: one.ended)
+    times = sorted(first.latencies) or [0.0]
+    moved = sum(one.moved for one in clocks)
+    return {
+        "records": moved // work.size,
+        "counted": max((moved - first.first) // work.size, 1),
+        "seconds": last.ended - first.began,
+        "computed": last.computed + last.started - first.started,
+        "p50": times[len(times) // 2],
+        "p99": times[len(times) * 99 // 100],
+        "reached": first.reached,
+        "started": first.started,
+        "memory": peak_bytes(),
+    }
 
 
 def peak_bytes() -> int:
@@ -114,86 +156,70 @@ def peak_bytes() -> int:
 # ---- what clients share -----------------------------------------------------------------------------------------
 
 
-async def read_batches(work: Work, clock: Clock, batches: AsyncIterator[Iterable[object]]) -> int:
-    """Look at each value of what comes, until all records are there."""
-    received = 0
+async def read_batches(clock: Clock, batches: AsyncIterator[Iterable[bytes]]) -> None:
+    """Look at each value of what comes, until that is enough."""
+    moved = 0
     async for values in batches:
-        clock.begin()
-        received += sum(1 for value in values if value)
-        if received >= work.records:
-            break
-    clock.end()
-    return received
+        moved += sum(map(len, values))
+        if clock.came(moved):
+            return
 
 
-async def send_each(work: Work, clock: Clock, send: Callable[[bytes], Awaitable[object]]) -> int:
-    values = work.values()
-    clock.begin()
-    for value in values:
+async def send_each(work: Work, clock: Clock, send: Callable[[bytes], Awaitable[object]]) -> None:
+    for (value,) in clock.parts(work.values(), 1):
         begin = perf_counter()
         await send(value)
         clock.latencies.append(perf_counter() - begin)
     clock.end()
-    return len(values)
 
 
-def call_each(work: Work, clock: Clock, send: Callable[[bytes], object]) -> int:
-    values = work.values()
-    clock.begin()
-    for value in values:
+def call_each(work: Work, clock: Clock, send: Callable[[bytes], object]) -> None:
+    for (value,) in clock.parts(work.values(), 1):
         begin = perf_counter()
         send(value)
         clock.latencies.append(perf_counter() - begin)
     clock.end()
-    return len(values)
 
 
-async def send_concurrently(work: Work, clock: Clock, send: Callable[[bytes], Awaitable[object]]) -> int:
+async def send_concurrently(work: Work, clock: Clock, send: Callable[[bytes], Awaitable[object]]) -> None:
     import asyncio
 
-    values = iter(work.values())
-    sent = 0
+    values = (value for part in clock.parts(work.values()) for value in part)
 
     async def sender() -> None:
-        nonlocal sent
         for value in values:
             await send(value)
-            sent += 1
 
-    clock.begin()
     async with asyncio.TaskGroup() as tasks:
         for _ in range(work.senders):
             tasks.create_task(sender())
     clock.end()
-    return sent
 
 
-def stay_idle(work: Work, clock: Clock, poll: Callable[[float], object]) -> int:
+def stay_idle(clock: Clock, poll: Callable[[float], object]) -> None:
     """Have a blocking consumer poll for so many seconds, after it has started."""
     end = monotonic() + WARM_UP_S
     while monotonic() < end:
         poll(0.2)
     clock.begin()
-    end += work.idle_s
+    end += clock.limit_s
     while (left := end - monotonic()) > 0:
         poll(left)
     clock.end()
-    return 0
 
 
-async def await_idle(work: Work, clock: Clock, read: Callable[[], Awaitable[object]]) -> int:
+async def await_idle(clock: Clock, read: Callable[[], Awaitable[object]]) -> None:
     """Have a consumer of asyncio wait for records for so many seconds, after it has started."""
     import asyncio
 
     reading = asyncio.ensure_future(read())
     await asyncio.wait([reading], timeout=WARM_UP_S)
     clock.begin()
-    await asyncio.wait([reading], timeout=work.idle_s)
+    await asyncio.wait([reading], timeout=clock.limit_s)
     clock.end()
     assert not reading.done(), "it was to be idle"
     reading.cancel()
     await asyncio.wait([reading])
-    return 0
 
 
 # ---- odradek ----------------------------------------------------------------------------------------------------
@@ -207,38 +233,34 @@ async def odradek_reader(work: Work) -> AsyncIterator[odradek.Reader]:
         yield r
 
 
-async def odradek_batches(work: Work, clock: Clock) -> int:
+async def odradek_batches(work: Work, clock: Clock) -> None:
     async with odradek_reader(work) as r:
-        return await read_batches(work, clock, (batch.values async for batch in r.batches()))
+        await read_batches(clock, (batch.values async for batch in r.batches()))
 
 
-async def odradek_records(work: Work, clock: Clock) -> int:
-    received = 0
+async def odradek_records(work: Work, clock: Clock) -> None:
+    moved = 0
     async with odradek_reader(work) as r:
         async for record in r:
-            clock.begin()
-            received += bool(record.value)
-            if received == work.records:
-                break
-        clock.end()
-    return received
+            moved += len(record.value or b"")
+            if moved >= clock.next and clock.came(moved):
+                return
 
 
-async def odradek_arrow(work: Work, clock: Clock) -> int:
-    received = 0
+async def odradek_arrow(work: Work, clock: Clock) -> None:
+    from pyarrow import compute
+
+    moved = 0
     async with odradek_reader(work) as r:
         async for table in r.arrow():
-            clock.begin()
-            received += table.num_rows
-            if received >= work.records:
-                break
-        clock.end()
-    return received
+            moved += compute.sum(compute.binary_length(table["value"])).as_py()
+            if clock.came(moved):
+                return
 
 
-async def odradek_idle(work: Work, clock: Clock) -> int:
+async def odradek_idle(work: Work, clock: Clock) -> None:
     async with odradek_reader(work) as r:
-        return await await_idle(work, clock, r.batches().__anext__)
+        await await_idle(clock, r.batches().__anext__)
 
 
 @asynccontextmanager
@@ -253,35 +275,40 @@ async def odradek_producer(work: Work) -> AsyncIterator[odradek.Producer]:
         yield out
 
 
-async def odradek_send_many(work: Work, clock: Clock) -> int:
-    values = work.values()
+async def odradek_send_many(work: Work, clock: Clock) -> None:
     async with odradek_producer(work) as out:
-        clock.begin()
-        acks = await out.send_many(work.topic, values)
-        acks.check()
+        for values in clock.parts(work.values(), work.records):
+            acks = await out.send_many(work.topic, values)
+            acks.check()
         clock.end()
-    return len(values)
 
 
-async def odradek_put(work: Work, clock: Clock) -> int:
-    values = work.values()
+async def odradek_put(work: Work, clock: Clock) -> None:
     async with odradek_producer(work) as out:
-        clock.begin()
-        for value in values:
-            await out.put(work.topic, value)
+        for part in clock.parts(work.values()):
+            for value in part:
+                await out.put(work.topic, value)
         await out.flush()
         clock.end()
-    return len(values)
 
 
-async def odradek_send(work: Work, clock: Clock) -> int:
+async def odradek_put_keys(work: Work, clock: Clock) -> None:
     async with odradek_producer(work) as out:
-        return await send_each(work, clock, lambda value: out.send(work.topic, value))
+        for part in clock.parts(work.values()):
+            for value in part:
+                await out.put(work.topic, value, key=value[:KEY])
+        await out.flush()
+        clock.end()
 
 
-async def odradek_send_concurrent(work: Work, clock: Clock) -> int:
+async def odradek_send(work: Work, clock: Clock) -> None:
     async with odradek_producer(work) as out:
-        return await send_concurrently(work, clock, lambda value: out.send(work.topic, value))
+        await send_each(work, clock, lambda value: out.send(work.topic, value))
+
+
+async def odradek_send_concurrent(work: Work, clock: Clock) -> None:
+    async with odradek_producer(work) as out:
+        await send_concurrently(work, clock, lambda value: out.send(work.topic, value))
 
 
 # ---- confluent-kafka, blocking ----------------------------------------------------------------------------------
@@ -309,38 +336,36 @@ def confluent_consumer(work: Work) -> Iterator[Any]:
         consumer.close()
 
 
-def confluent_batches(work: Work, clock: Clock) -> int:
-    received = 0
+def confluent_batches(work: Work, clock: Clock) -> None:
+    moved = 0
     with confluent_consumer(work) as consumer:
-        while received < work.records:
+        while True:
             if messages := consumer.consume(work.settings.poll, 1.0):
-                clock.begin()
-                received += sum(1 for message in messages if message.value())
-        clock.end()
-    return received
+                moved += sum(len(message.value()) for message in messages)
+                if clock.came(moved):
+                    return
 
 
-def confluent_records(work: Work, clock: Clock) -> int:
-    received = 0
+def confluent_records(work: Work, clock: Clock) -> None:
+    moved = 0
     with confluent_consumer(work) as consumer:
-        while received < work.records:
+        while True:
             message = consumer.poll(1.0)
             if message is not None:
-                clock.begin()
-                received += bool(message.value())
-        clock.end()
-    return received
+                moved += len(message.value())
+                if moved >= clock.next and clock.came(moved):
+                    return
 
 
-def confluent_arrow(work: Work, clock: Clock) -> int:
+def confluent_arrow(work: Work, clock: Clock) -> None:
     """Make columns of what `consume` returns: librdkafka has none."""
     import pyarrow
+    from pyarrow import compute
 
-    received = 0
+    moved = 0
     with confluent_consumer(work) as consumer:
-        while received < work.records:
+        while True:
             if messages := consumer.consume(work.settings.poll, 1.0):
-                clock.begin()
                 columns = {
                     "key": pyarrow.array([message.key() for message in messages], pyarrow.binary()),
                     "value": pyarrow.array([message.value() for message in messages], pyarrow.binary()),
@@ -350,14 +375,15 @@ def confluent_arrow(work: Work, clock: Clock) -> int:
                         [message.timestamp()[1] for message in messages], pyarrow.timestamp("ms", "UTC")
                     ),
                 }
-                received += pyarrow.table(columns).num_rows
-        clock.end()
-    return received
+                table = pyarrow.table(columns)
+                moved += compute.sum(compute.binary_length(table["value"])).as_py()
+                if clock.came(moved):
+                    return
 
 
-def confluent_idle(work: Work, clock: Clock) -> int:
+def confluent_idle(work: Work, clock: Clock) -> None:
     with confluent_consumer(work) as consumer:
-        return stay_idle(work, clock, consumer.poll)
+        stay_idle(clock, consumer.poll)
 
 
 def confluent_producer_options(work: Work) -> dict[str, Any]:
@@ -374,36 +400,39 @@ def confluent_producer(work: Work) -> Any:
     return out
 
 
-def confluent_produce(work: Work, clock: Clock) -> int:
-    values, acknowledged = work.values(), 0
+def confluent_produce(work: Work, clock: Clock) -> None:
+    acknowledged, keyed = 0, work.way == "produce_keys"
 
     def delivered(error: Any, _: Any) -> None:
         nonlocal acknowledged
         acknowledged += error is None
 
     out = confluent_producer(work)
-    clock.begin()
-    for value in values:
-        while True:
-            try:
-                out.produce(work.topic, value, on_delivery=delivered)
-                break
-            except BufferError:
-                out.poll(0.01)
+    for part in clock.parts(work.values()):
+        for value in part:
+            while True:
+                try:
+                    out.produce(work.topic, value, value[:KEY] if keyed else None, on_delivery=delivered)
+                    break
+                except BufferError:
+                    out.poll(0.01)
         out.poll(0)
     out.flush(60)
     clock.end()
-    return acknowledged
+    assert acknowledged * work.size == clock.moved
 
 
-def confluent_send(work: Work, clock: Clock) -> int:
+confluent_produce_keys = confluent_produce
+
+
+def confluent_send(work: Work, clock: Clock) -> None:
     out = confluent_producer(work)
 
     def send(value: bytes) -> None:
         out.produce(work.topic, value)
         out.flush(30)
 
-    return call_each(work, clock, send)
+    call_each(work, clock, send)
 
 
 # ---- confluent-kafka, asyncio -----------------------------------------------------------------------------------
@@ -413,7 +442,7 @@ def confluent_send(work: Work, clock: Clock) -> int:
 async def confluent_asyncio_consumer(work: Work) -> AsyncIterator[Any]:
     from confluent_kafka.aio import AIOConsumer
 
-    consumer = AIOConsumer(confluent_options(work))
+    consumer = AIOConsumer(confluent_options(work) | dict(work.settings.consumer))
     await consumer.assign(confluent_partitions(work))
     try:
         yield consumer
@@ -421,35 +450,33 @@ async def confluent_asyncio_consumer(work: Work) -> AsyncIterator[Any]:
         await consumer.close()
 
 
-async def confluent_asyncio_batches(work: Work, clock: Clock) -> int:
-    received = 0
+async def confluent_asyncio_batches(work: Work, clock: Clock) -> None:
+    moved = 0
     async with confluent_asyncio_consumer(work) as consumer:
-        while received < work.records:
+        while True:
             if messages := await consumer.consume(work.settings.poll, 1.0):
-                clock.begin()
-                received += sum(1 for message in messages if message.value())
-        clock.end()
-    return received
+                moved += sum(len(message.value()) for message in messages)
+                if clock.came(moved):
+                    return
 
 
-async def confluent_asyncio_records(work: Work, clock: Clock) -> int:
-    received = 0
+async def confluent_asyncio_records(work: Work, clock: Clock) -> None:
+    moved = 0
     async with confluent_asyncio_consumer(work) as consumer:
-        while received < work.records:
+        while True:
             message = await consumer.poll(1.0)
             if message is not None:
-                clock.begin()
-                received += bool(message.value())
-        clock.end()
-    return received
+                moved += len(message.value())
+                if moved >= clock.next and clock.came(moved):
+                    return
 
 
 @asynccontextmanager
 async def confluent_asyncio_producer(work: Work) -> AsyncIterator[Any]:
     from confluent_kafka.aio import AIOProducer
 
-    batch = 1 if work.single else work.settings.poll
-    out = AIOProducer(confluent_producer_options(work), batch_size=batch, buffer_timeout=0.005)
+    buffer = work.settings.buffer_single if work.single else work.settings.buffer
+    out = AIOProducer(confluent_producer_options(work), **buffer)
     try:
         first = await out.produce(work.topic, value=b"first")
         await out.flush()
@@ -459,35 +486,33 @@ async def confluent_asyncio_producer(work: Work) -> AsyncIterator[Any]:
         await out.close()
 
 
-async def confluent_asyncio_produce(work: Work, clock: Clock) -> int:
+async def confluent_asyncio_produce(work: Work, clock: Clock) -> None:
     import asyncio
 
-    values = work.values()
     async with confluent_asyncio_producer(work) as out:
-        clock.begin()
-        futures = [await out.produce(work.topic, value=value) for value in values]
+        parts = clock.parts(work.values())
+        futures = [await out.produce(work.topic, value=value) for part in parts for value in part]
         await out.flush()
         await asyncio.gather(*futures)
         clock.end()
-    return len(values)
 
 
-async def confluent_asyncio_send(work: Work, clock: Clock) -> int:
+async def confluent_asyncio_send(work: Work, clock: Clock) -> None:
     async with confluent_asyncio_producer(work) as out:
 
         async def send(value: bytes) -> None:
             await (await out.produce(work.topic, value=value))
 
-        return await send_each(work, clock, send)
+        await send_each(work, clock, send)
 
 
-async def confluent_asyncio_send_concurrent(work: Work, clock: Clock) -> int:
+async def confluent_asyncio_send_concurrent(work: Work, clock: Clock) -> None:
     async with confluent_asyncio_producer(work) as out:
 
         async def send(value: bytes) -> None:
             await (await out.produce(work.topic, value=value))
 
-        return await send_concurrently(work, clock, send)
+        await send_concurrently(work, clock, send)
 
 
 # ---- aiokafka ---------------------------------------------------------------------------------------------------
@@ -511,32 +536,28 @@ async def aiokafka_consumer(work: Work) -> AsyncIterator[Any]:
         await consumer.stop()
 
 
-async def aiokafka_batches(work: Work, clock: Clock) -> int:
-    received = 0
+async def aiokafka_batches(work: Work, clock: Clock) -> None:
+    moved = 0
     async with aiokafka_consumer(work) as consumer:
-        while received < work.records:
-            for records in (await consumer.getmany(timeout_ms=1000)).values():
-                clock.begin()
-                received += sum(1 for record in records if record.value)
-        clock.end()
-    return received
+        while True:
+            if several := await consumer.getmany(timeout_ms=1000):
+                moved += sum(len(record.value) for records in several.values() for record in records)
+                if clock.came(moved):
+                    return
 
 
-async def aiokafka_records(work: Work, clock: Clock) -> int:
-    received = 0
+async def aiokafka_records(work: Work, clock: Clock) -> None:
+    moved = 0
     async with aiokafka_consumer(work) as consumer:
         async for record in consumer:
-            clock.begin()
-            received += bool(record.value)
-            if received == work.records:
-                break
-        clock.end()
-    return received
+            moved += len(record.value)
+            if moved >= clock.next and clock.came(moved):
+                return
 
 
-async def aiokafka_idle(work: Work, clock: Clock) -> int:
+async def aiokafka_idle(work: Work, clock: Clock) -> None:
     async with aiokafka_consumer(work) as consumer:
-        return await await_idle(work, clock, consumer.getone)
+        await await_idle(clock, consumer.getone)
 
 
 @asynccontextmanager
@@ -554,24 +575,30 @@ async def aiokafka_producer(work: Work) -> AsyncIterator[Any]:
         await out.stop()
 
 
-async def aiokafka_produce(work: Work, clock: Clock) -> int:
-    values = work.values()
+async def aiokafka_produce(work: Work, clock: Clock) -> None:
     async with aiokafka_producer(work) as out:
-        clock.begin()
-        for future in [await out.send(work.topic, value) for value in values]:
+        parts = clock.parts(work.values())
+        for future in [await out.send(work.topic, value) for part in parts for value in part]:
             await future
         clock.end()
-    return len(values)
 
 
-async def aiokafka_send(work: Work, clock: Clock) -> int:
+async def aiokafka_produce_keys(work: Work, clock: Clock) -> None:
     async with aiokafka_producer(work) as out:
-        return await send_each(work, clock, lambda value: out.send_and_wait(work.topic, value))
+        parts = clock.parts(work.values())
+        for future in [await out.send(work.topic, value, key=value[:KEY]) for part in parts for value in part]:
+            await future
+        clock.end()
 
 
-async def aiokafka_send_concurrent(work: Work, clock: Clock) -> int:
+async def aiokafka_send(work: Work, clock: Clock) -> None:
     async with aiokafka_producer(work) as out:
-        return await send_concurrently(work, clock, lambda value: out.send_and_wait(work.topic, value))
+        await send_each(work, clock, lambda value: out.send_and_wait(work.topic, value))
+
+
+async def aiokafka_send_concurrent(work: Work, clock: Clock) -> None:
+    async with aiokafka_producer(work) as out:
+        await send_concurrently(work, clock, lambda value: out.send_and_wait(work.topic, value))
 
 
 # ---- kafka-python -----------------------------------------------------------------------------------------------
@@ -594,32 +621,28 @@ def kafka_python_consumer(work: Work) -> Iterator[Any]:
         consumer.close()
 
 
-def kafka_python_batches(work: Work, clock: Clock) -> int:
-    received = 0
+def kafka_python_batches(work: Work, clock: Clock) -> None:
+    moved = 0
     with kafka_python_consumer(work) as consumer:
-        while received < work.records:
-            for records in consumer.poll(timeout_ms=1000, max_records=work.settings.poll).values():
-                clock.begin()
-                received += sum(1 for record in records if record.value)
-        clock.end()
-    return received
+        while True:
+            if several := consumer.poll(timeout_ms=1000, max_records=work.settings.poll):
+                moved += sum(len(record.value) for records in several.values() for record in records)
+                if clock.came(moved):
+                    return
 
 
-def kafka_python_records(work: Work, clock: Clock) -> int:
-    received = 0
+def kafka_python_records(work: Work, clock: Clock) -> None:
+    moved = 0
     with kafka_python_consumer(work) as consumer:
         for record in consumer:
-            clock.begin()
-            received += bool(record.value)
-            if received == work.records:
-                break
-        clock.end()
-    return received
+            moved += len(record.value)
+            if moved >= clock.next and clock.came(moved):
+                return
 
 
-def kafka_python_idle(work: Work, clock: Clock) -> int:
+def kafka_python_idle(work: Work, clock: Clock) -> None:
     with kafka_python_consumer(work) as consumer:
-        return stay_idle(work, clock, lambda seconds: consumer.poll(timeout_ms=int(seconds * 1000)))
+        stay_idle(clock, lambda seconds: consumer.poll(timeout_ms=int(seconds * 1000)))
 
 
 @contextmanager
@@ -636,65 +659,61 @@ def kafka_python_producer(work: Work) -> Iterator[Any]:
         out.close()
 
 
-def kafka_python_produce(work: Work, clock: Clock) -> int:
-    values = work.values()
+def kafka_python_produce(work: Work, clock: Clock) -> None:
     with kafka_python_producer(work) as out:
-        clock.begin()
-        for future in [out.send(work.topic, value) for value in values]:
+        for future in [out.send(work.topic, value) for part in clock.parts(work.values()) for value in part]:
             future.get(60)
         clock.end()
-    return len(values)
 
 
-def kafka_python_send(work: Work, clock: Clock) -> int:
+def kafka_python_send(work: Work, clock: Clock) -> None:
     with kafka_python_producer(work) as out:
-        return call_each(work, clock, lambda value: out.send(work.topic, value).get(30))
+        call_each(work, clock, lambda value: out.send(work.topic, value).get(30))
 
 
 # ---- one of them ------------------------------------------------------------------------------------------------
-
-WAYS = ("batches", "records", "arrow", "idle", "send_many", "put", "produce", "send", "send_concurrent")
 
 
 def has(client: str, way: str) -> bool:
     return f"{CLIENTS[client].library}_{way}" in globals()
 
 
-def several(work: Work, clock: Clock, once: Callable[[Work, Clock], Any]) -> int:
-    """Run as many clients at the same time: in one loop, or each blocking one in a thread."""
-    import asyncio
-
-    async def together() -> list[int]:
-        if asyncio.iscoroutinefunction(once):
-            return list(await asyncio.gather(*(once(work, clock) for _ in range(work.clients))))
+def do(work: Work, clocks: Sequence[Clock]) -> None:
+    """Have a client for each clock do the work at the same time: in one loop, or each blocking one in a thread."""
+    once = globals()[f"{work.settings.library}_{work.way}"]
+    if once.__code__.co_flags & 0x80:  # inspect.CO_COROUTINE, without the time that inspect takes to import
+        do_asyncio(work, clocks, once)
+    elif len(clocks) == 1:
+        once(work, clocks[0])
+    else:
         from concurrent.futures import ThreadPoolExecutor
 
-        with ThreadPoolExecutor(work.clients) as threads:
-            return [int(received) for received in threads.map(lambda _: once(work, clock), range(work.clients))]
-
-    return sum(asyncio.run(together()))
+        with ThreadPoolExecutor(len(clocks)) as threads:
+            list(threads.map(lambda clock: once(work, clock), clocks))
 
 
-def do(work: Work, clock: Clock) -> int:
-    once = globals()[f"{work.settings.library}_{work.way}"]
-    if work.clients > 1:
-        return several(work, clock, once)
-    if not once.__code__.co_flags & 0x80:  # inspect.CO_COROUTINE, without the time that inspect takes to import
-        return int(once(work, clock))
+def do_asyncio(work: Work, clocks: Sequence[Clock], once: Callable[[Work, Clock], Awaitable[None]]) -> None:
+    import asyncio
+
+    async def together() -> None:
+        await asyncio.gather(*(once(work, clock) for clock in clocks))
+
     if work.uvloop:
         import uvloop
 
-        return int(uvloop.run(once(work, clock)))
-    import asyncio
-
-    return int(asyncio.run(once(work, clock)))
+        uvloop.run(together())
+    else:
+        asyncio.run(together())
 
 
 def main() -> None:
-    work, clock = Work(**json.loads(sys.argv[1])), Clock()
-    done = do(work, clock)
-    assert done >= work.records, f"{done} of {work.records} records"
-    print(json.dumps(clock.result(done)))
+    results = []
+    for fields in json.loads(sys.argv[1]):
+        work = Work(**fields)
+        clocks = [Clock(work) for _ in range(work.clients)]
+        do(work, clocks)
+        results.append(result(work, clocks))
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

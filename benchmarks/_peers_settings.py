@@ -26,7 +26,8 @@ class Settings(NamedTuple):
         consumer, producer: Options of its consumer, and of a producer of many records.
         single: Options of a producer of which a single record at a time is awaited.
         poll: Records that one call may return, where a call has such a limit.
-        share: The share of the records of a work that it gets, so that a slow client does not take minutes.
+        buffer, buffer_single: Arguments of an AIOProducer of confluent-kafka for either producer.
+        limit_s: When a run of it ends that has not moved all records by then (s): a slow client takes no minutes.
     """
 
     title: str
@@ -35,10 +36,23 @@ class Settings(NamedTuple):
     producer: Mapping[str, Any] = {}
     single: Mapping[str, Any] = {}
     poll: int = 1000
-    share: float = 1.0
+    buffer: Mapping[str, Any] = {}
+    buffer_single: Mapping[str, Any] = {}
+    limit_s: float = 1.5
 
 
-CONFLUENT_TUNED = {
+PAUSES_S = 3.0
+"""Time for several of the pauses of a second that confluent-kafka makes when it has fetched enough."""
+CONFLUENT_READS = {
+    # librdkafka, CONFIGURATION.md: messages per partition to keep fetched ahead, 100,000 by default.
+    "queued.min.messages": 1_000_000,
+    # The same: bytes of a partition in a fetch, 1 MiB by default.
+    "fetch.message.max.bytes": 8 * MIB,
+    # The same: the pause of a partition that has enough fetched ahead, 1,000 ms by default; its description says to
+    # lower it against pauses of a second between messages.
+    "fetch.queue.backoff.ms": 0,
+}
+CONFLUENT_WRITES = {
     # librdkafka, CONFIGURATION.md: enable.idempotence, "acks=all" is its default and required by it.
     "enable.idempotence": True,
     "acks": "all",
@@ -53,29 +67,31 @@ CLIENTS = {
     "odradek": Settings("odradek", "odradek"),
     # Its defaults: acks=all, not idempotent, linger.ms=5, 100,000 messages fetched ahead, CRCs not checked. `consume`
     # returns 1 message by default, which nobody calls a batch.
-    "confluent": Settings("confluent-kafka", "confluent", share=0.5),
+    "confluent": Settings("confluent-kafka", "confluent", limit_s=PAUSES_S),
     "confluent_tuned": Settings(
         "confluent-kafka, tuned",
         "confluent",
-        consumer={
-            # librdkafka, CONFIGURATION.md: messages per partition to keep fetched ahead, 100,000 by default.
-            "queued.min.messages": 1_000_000,
-            # The same: bytes of a partition in a fetch, 1 MiB by default.
-            "fetch.message.max.bytes": 8 * MIB,
-            # The same: the pause of a partition that has enough fetched ahead, 1,000 ms by default; its description
-            # says to lower it against pauses of a second between messages.
-            "fetch.queue.backoff.ms": 0,
-        },
-        producer=CONFLUENT_TUNED,
+        consumer=CONFLUENT_READS,
+        producer=CONFLUENT_WRITES,
         # librdkafka, INTRODUCTION.md, "Low latency": linger.ms of 0.
-        single=CONFLUENT_TUNED | {"linger.ms": 0},
+        single=CONFLUENT_WRITES | {"linger.ms": 0},
         poll=10_000,
     ),
-    # Its asyncio classes, which call the others in a pool of threads. Records are handed over 1,000 at a time, as by
-    # default, or after 5 ms (`buffer_timeout`; 1 s by default, which would make it slower).
-    "confluent_asyncio": Settings("its asyncio classes", "confluent_asyncio", share=0.1),
+    # Its asyncio classes, which call the others in a pool of threads. A producer gathers 1,000 records, or waits 1 s.
+    "confluent_asyncio": Settings("its asyncio classes", "confluent_asyncio", limit_s=PAUSES_S),
+    "confluent_asyncio_tuned": Settings(
+        "its asyncio classes, tuned",
+        "confluent_asyncio",
+        consumer=CONFLUENT_READS,
+        producer=CONFLUENT_WRITES,
+        single=CONFLUENT_WRITES | {"linger.ms": 0},
+        poll=10_000,
+        # Arguments of AIOProducer: records that are handed over at once, and the time to wait for them (s).
+        buffer={"buffer_timeout": 0.005},
+        buffer_single={"batch_size": 1, "buffer_timeout": 0.005},
+    ),
     # Its defaults but for acks: one by default. No linger, batches of 16 KiB, fetches of 1 MiB of a partition.
-    "aiokafka": Settings("aiokafka", "aiokafka", producer={"acks": "all"}, single={"acks": "all"}, share=0.2),
+    "aiokafka": Settings("aiokafka", "aiokafka", producer={"acks": "all"}, single={"acks": "all"}),
     "aiokafka_tuned": Settings(
         "aiokafka, tuned",
         "aiokafka",
@@ -84,11 +100,10 @@ CLIENTS = {
         # aiokafka's reference, AIOKafkaProducer: max_batch_size, linger_ms; idempotence as every other tuned client.
         producer={"enable_idempotence": True, "acks": "all", "max_batch_size": BATCH, "linger_ms": 5},
         single={"enable_idempotence": True, "acks": "all"},
-        share=0.4,
     ),
     # Its defaults: idempotent, acks all, no linger, batches of 16 KiB, 500 records from `poll`. crc32c is installed, as
     # its README recommends.
-    "kafka_python": Settings("kafka-python", "kafka_python", poll=500, share=0.04),
+    "kafka_python": Settings("kafka-python", "kafka_python", poll=500),
     "kafka_python_tuned": Settings(
         "kafka-python, tuned",
         "kafka_python",
@@ -97,6 +112,5 @@ CLIENTS = {
         # Its reference, KafkaProducer: batch_size, linger_ms.
         producer={"batch_size": BATCH, "linger_ms": 5},
         poll=10_000,
-        share=0.04,
     ),
 }

@@ -48,7 +48,7 @@ def commit() -> str:
     def git(*words: str) -> str:
         return subprocess.run(["git", *words], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", "src", "rust", "benchmarks")
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", "src", "rust", "benchmarks/*.py")
     return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
 
 

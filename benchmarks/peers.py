@@ -1,13 +1,14 @@
 """Reading and writing on a real broker, beside confluent-kafka (blocking and asyncio), aiokafka and kafka-python.
 
-    scripts/bench --peers [--quick] [--rounds N]
+    scripts/bench --peers [--quick | --only PART,...]
 
-The broker is the newest release, in a process of its own (needs Java). `CASES` says what is measured, and
-`_peers_settings.py` how each client is set; for each measurement a client is a process of its own
+The broker is the newest release, in a process of its own (needs Java), another one for each part. `CASES` says what is
+measured, and `_peers_settings.py` how each client is set; for each measurement a client is a process of its own
 (`_peers_clients.py`), and clients take turns, so that a machine which is busy with other things disturbs all alike.
 
-Writes what was measured to `benchmarks/peers-results.json` and makes docs/topics/peers-benchmarks.md of it. With
-`--quick` few records are moved, once, and nothing is written: that shows that every client does its work.
+Each part that was measured takes its place in `benchmarks/peers-results.json`, with its date and machine; of this file
+`_peers_page.py` makes docs/topics/peers-benchmarks.md and the tables in README.md and docs/index.md. With `--quick` few
+records are moved, once, and nothing is written: that shows that every client does its work, and that all bytes arrive.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ from typing import Any, NamedTuple
 
 import anyio
 
-from _peers_clients import WAYS, Work, has
-from _peers_page import RESULTS, page, write
+from _peers_clients import Work, has
+from _peers_page import PARTS, RESULTS, figures, front_pages, page, write
 from _peers_settings import CLIENTS
+from _quiet import wait_until_quiet
 from _report import commit, machine
-from odradek import connect
+from odradek import LATEST, TopicPartition, connect
 from odradek.testing import KafkaBroker
 
 __all__ = ["CASES", "Case"]
@@ -42,9 +44,12 @@ __all__ = ["CASES", "Case"]
 OURS = "odradek"
 HEAP = "1g"
 LIMIT_S = 300.0
-"""What one run of a client may take."""
-HOLD_S = 0.01
-"""What a proxy holds every byte for on each way: 20 ms for a round trip."""
+"""What one process may take."""
+AFAR_S = 4.0
+"""The least time of a run with a distant broker: rates rise for a second."""
+IDLE_S = 10.0
+PATIENCE_S = 30.0
+"""How long each part waits for a quiet machine."""
 AT_ONCE = 2000
 """Partitions that are created by one request: a controller refuses 10,000."""
 PACKAGES = ("odradek", "confluent-kafka", "aiokafka", "kafka-python", "crc32c", "lz4", "uvloop", "pyarrow")
@@ -54,18 +59,18 @@ class Case(NamedTuple):
     """One thing that is measured for all clients that can do it.
 
     Args:
-        group: The part of the page it is shown in.
-        title: What it is called there.
+        part: One of `PARTS`.
+        title: What it is called on the page.
         ours: What odradek does: one way or several, each of which is compared with what the others do.
         theirs: What the others do.
-        records: How many records odradek moves; others move the share that their settings say.
+        records: How many records are moved at most: clients stop when their time is over.
         measure: `rate`, `latency`, `start`, `seconds` or `idle`: see `_peers_page.py`.
         clients: Consumers in one process.
-        distant: Whether the broker is 20 ms away.
+        distance_ms: The time of a round trip to a broker behind a proxy; None without one.
         of: Clients that are compared; () for all that can do it.
     """
 
-    group: str
+    part: str
     title: str
     ours: tuple[str, ...]
     theirs: str
@@ -77,79 +82,87 @@ class Case(NamedTuple):
     senders: int = 1
     clients: int = 1
     uvloop: bool = False
-    distant: bool = False
+    distance_ms: int | None = None
     of: tuple[str, ...] = ()
 
-    def names(self) -> list[tuple[str, str]]:
+    def pairs(self) -> list[tuple[str, str]]:
         """Return each client and what it does, in the order of their turns."""
-        chosen = [name for name in self.of or CLIENTS if name != OURS and has(name, self.theirs)]
+        chosen = [name for name in self.of or CLIENTS if name != OURS and can(name, self.theirs)]
         return [(OURS, way) for way in self.ours] + [(name, self.theirs) for name in chosen]
 
-    def moved(self, client: str, way: str) -> int:
-        """Return how many records a client moves."""
-        share = CLIENTS[client].share if self.measure == "rate" else 1
-        most = SLOW.get((client, way), self.records)
-        return min(most, max(int(self.records * share), self.senders))
+    def work(self, client: str, way: str, bootstrap: str, topic: str) -> Work:
+        limit_s = IDLE_S if self.measure == "idle" else CLIENTS[client].limit_s
+        return Work(
+            client,
+            way,
+            bootstrap,
+            topic,
+            self.records,
+            self.size,
+            self.compression,
+            self.partitions,
+            self.senders,
+            self.clients,
+            self.uvloop,
+            limit_s if self.distance_ms is None else max(limit_s, AFAR_S),
+        )
 
 
-SLOW = {("confluent_asyncio", "records"): 5000, ("confluent_asyncio", "send"): 20}
-"""The most records where each takes far longer than elsewhere."""
-ASYNCIO = ("aiokafka",)
+READS = ("batches", "records", "arrow", "idle")
+BATCHES, LOOP, KEYS = (("batches",), "batches"), (("send_many", "put"), "produce"), (("put_keys",), "produce_keys")
 MAIN = ("confluent", "confluent_tuned", "aiokafka", "aiokafka_tuned")
+AIOKAFKA = ("aiokafka", "aiokafka_tuned")
+DEFAULTS = ("confluent", "aiokafka", "kafka_python")
+READ, WRITTEN = {100: 3_000_000, 1000: 600_000}, {100: 1_500_000, 1000: 300_000}
+"""Records by their size: a second of what is fastest."""
 
 
-def core(size: int, compression: str, read: int, written: int) -> Iterator[Case]:
+def core(part: str, size: int, compression: str, of: tuple[str, ...] = ()) -> Iterator[Case]:
     about = f"{size} B" if size < 1000 else f"{size // 1000} KB"
     about += "" if compression == "none" else f", {compression}"
-    every = ("core", size, compression)
-    for ours, title in (("batches", "batches"), ("records", "record by record"), ("arrow", "Arrow tables")):
-        yield Case(every[0], f"{title}, {about}", (ours,), ours, read, size, compression)
-    yield Case(every[0], f"produce loop, {about}", ("send_many", "put"), "produce", written, size, compression)
+    for way, title in (("batches", "batches"), ("records", "record by record"), ("arrow", "Arrow tables")):
+        yield Case(part, f"{title}, {about}", (way,), way, READ[size], size, compression, of=of)
+    yield Case(part, f"produce loop, {about}", *LOOP, WRITTEN[size], size, compression, of=of)
 
 
 def cases() -> Iterator[Case]:
-    """List everything that is measured in full."""
-    for compression in ("none", "lz4"):
-        yield from core(100, compression, 1_000_000, 400_000)
-        yield from core(1000, compression, 250_000, 150_000)
-    yield Case("core", "one awaited `send`, 100 B", ("send",), "send", 2000, measure="latency")
-    yield Case("core", "from `python` to the first record", ("records",), "records", 1, measure="start")
-    produced, batches = ("send_many", "put"), ("batches",)
-    for compression in ("snappy", "zstd"):
-        about = f"100 B, {compression}"
-        yield Case("more", f"batches, {about}", batches, "batches", 1_000_000, compression=compression, of=MAIN)
-        yield Case("more", f"produce loop, {about}", produced, "produce", 400_000, compression=compression, of=MAIN)
-    for title, ours, theirs, records, measure in (
-        ("batches, uvloop", batches, "batches", 1_000_000, "rate"),
-        ("produce loop, uvloop", produced, "produce", 400_000, "rate"),
-        ("one awaited `send`, uvloop", ("send",), "send", 2000, "latency"),
-    ):
-        yield Case("more", title, ours, theirs, records, measure=measure, uvloop=True, of=ASYNCIO)
+    """List everything that is measured in full, part by part."""
+    for size in (100, 1000):
+        yield from core("core", size, "none")
+    for size in (100, 1000):
+        yield from core("lz4", size, "lz4", MAIN)
+        for compression in ("snappy", "zstd"):
+            both = core("compression", size, compression, MAIN)
+            yield from (case for case in both if case.theirs in ("batches", "produce"))
+    yield Case("send", "one awaited `send`, 100 B", ("send",), "send", 4000, measure="latency")
     for senders in (1000, 4000):
         one = ("send_concurrent",)
-        yield Case("more", f"`send` from {senders:,} tasks", one, one[0], 100_000, senders=senders)
+        yield Case("send", f"`send` from {senders:,} tasks", one, one[0], 200_000, senders=senders)
+    for command in COMMANDS:
+        yield Case("start", command, (command,), command, 1, measure="seconds")
+    yield Case("start", "from `python` to the first record", ("records",), "records", 1, measure="start")
+    yield Case("uvloop", "batches, uvloop", *BATCHES, READ[100], uvloop=True, of=AIOKAFKA)
+    yield Case("uvloop", "record by record, uvloop", ("records",), "records", READ[100], uvloop=True, of=AIOKAFKA)
+    yield Case("uvloop", "produce loop, uvloop", *LOOP, WRITTEN[100], uvloop=True, of=AIOKAFKA)
+    single = Case("send", "one awaited `send`, 100 B", ("send",), "send", 4000, measure="latency")
+    yield single._replace(part="uvloop", title="one awaited `send`, uvloop", uvloop=True, of=AIOKAFKA)
     for partitions in (1, 10, 100, 1000, 10_000):
-        yield Case(
-            "partitions", f"partitions: {partitions:,}", batches, "batches", 1_000_000, partitions=partitions, of=MAIN
-        )
-    for clients, records in ((1, 1_000_000), (8, 125_000), (64, 50_000)):
-        yield Case("clients", f"consumers: {clients}", batches, "batches", records, clients=clients, of=MAIN)
-    yield Case("idle", "10,000 quiet partitions for 10 s", ("idle",), "idle", 0, measure="idle", partitions=10_000)
-    yield Case("distant", "batches, 20 ms", batches, "batches", 2_000_000, distant=True, of=MAIN)
-    yield Case("distant", "produce loop, 20 ms", produced, "produce", 1_000_000, distant=True, of=MAIN)
-    yield Case("distant", "one awaited `send`, 20 ms", ("send",), "send", 50, measure="latency", distant=True, of=MAIN)
+        title = f"batches, partitions: {partitions:,}"
+        yield Case("partitions", title, *BATCHES, READ[100], partitions=partitions, of=MAIN)
+    for partitions in (1, 1000):
+        title = f"produce loop with keys, partitions: {partitions:,}"
+        yield Case("partitions", title, *KEYS, WRITTEN[100] // 2, partitions=partitions, of=MAIN)
+    for clients in (1, 8, 64):
+        title = f"batches, consumers: {clients}"
+        yield Case("clients", title, *BATCHES, READ[100] // clients, clients=clients, of=MAIN)
+    title, idle = "10,000 quiet partitions for 10 s", ("idle",)
+    yield Case("idle", title, idle, idle[0], 0, measure="idle", partitions=10_000, of=DEFAULTS)
+    for distance in (0, 20):
+        yield Case("distance", f"batches, {distance} ms", *BATCHES, READ[100], distance_ms=distance, of=MAIN)
+        yield Case("distance", f"produce loop, {distance} ms", *LOOP, WRITTEN[100], distance_ms=distance, of=MAIN)
+    title = "one awaited `send`, 20 ms"
+    yield Case("distance", title, ("send",), "send", 60, measure="latency", distance_ms=20, of=MAIN)
 
-
-CASES = tuple(cases())
-QUICK = (
-    Case("core", "batches, 100 B", ("batches",), "batches", 20_000),
-    Case("core", "record by record, 100 B", ("records",), "records", 10_000, of=("confluent_tuned", "aiokafka")),
-    Case("core", "Arrow tables, 100 B", ("arrow",), "arrow", 10_000, of=("confluent_tuned",)),
-    Case("core", "produce loop, 100 B, lz4", ("send_many", "put"), "produce", 5000, compression="lz4"),
-    Case("core", "one awaited `send`, 100 B", ("send",), "send", 20, measure="latency", of=MAIN),
-    Case("more", "`send` from 50 tasks", ("send_concurrent",), "send_concurrent", 1000, senders=50, of=ASYNCIO),
-    Case("clients", "consumers: 2", ("batches",), "batches", 5000, clients=2, of=("confluent", "aiokafka")),
-)
 
 LISTS = {
     "odradek": ("-m", "odradek.cli", "ls", "--cluster", "kafka://{}"),
@@ -171,7 +184,25 @@ IMPORTS = {
     "aiokafka": ("-c", "from aiokafka import AIOKafkaProducer, AIOKafkaConsumer"),
     "kafka_python": ("-c", "from kafka import KafkaProducer, KafkaConsumer"),
 }
-COMMANDS: Mapping[str, Mapping[str, Sequence[str]]] = {"import": IMPORTS, "list topics (`odradek ls`)": LISTS}
+COMMANDS: Mapping[str, Mapping[str, Sequence[str]]] = {"import": IMPORTS, "list-topics": LISTS}
+"""Programs that are measured whole, by what they do and the client they use."""
+
+
+def can(client: str, way: str) -> bool:
+    return client in COMMANDS[way] if way in COMMANDS else has(client, way)
+
+
+CASES = tuple(cases())
+TUNED = tuple(name for name in CLIENTS if name.endswith("tuned"))
+QUICK = (
+    *(Case("core", f"{way}, 100 B", (way,), way, 2000, of=TUNED) for way in ("batches", "records", "arrow")),
+    Case("lz4", "produce loop, lz4", *LOOP, 2000, compression="lz4", of=TUNED),
+    Case("partitions", "produce loop with keys, partitions: 10", *KEYS, 2000, partitions=10, of=TUNED),
+    Case("send", "one awaited `send`, 100 B", ("send",), "send", 10, measure="latency", of=TUNED),
+    Case("send", "`send` from 50 tasks", ("send_concurrent",), "send_concurrent", 200, senders=50, of=TUNED),
+    Case("clients", "batches, consumers: 2", *BATCHES, 1000, clients=2, uvloop=True, of=TUNED),
+    Case("start", "list-topics", ("list-topics",), "list-topics", 1, measure="seconds"),
+)
 
 # ---- one process ------------------------------------------------------------------------------------------------
 
@@ -192,13 +223,19 @@ def ended_children() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def run(work: Work) -> dict[str, float]:
-    """Have a client do this in a process of its own."""
+def run(works: Sequence[Work]) -> list[dict[str, float]]:
+    """Have a client do these in a process of its own."""
     program = str(Path(__file__).with_name("_peers_clients.py"))
-    output, at, _, _ = timed([program, json.dumps(work._asdict())])
-    measured: dict[str, float] = json.loads(output)
-    measured["reached"] -= at
+    output, at, _, _ = timed([program, json.dumps([work._asdict() for work in works])])
+    measured: list[dict[str, float]] = json.loads(output)
+    for one in measured:
+        one["reached"] -= at
     return measured
+
+
+def run_command(words: Sequence[str], bootstrap: str) -> dict[str, float]:
+    _, _, seconds, computed = timed([word.format(bootstrap) for word in words])
+    return {"records": 1, "seconds": seconds, "computed": computed}
 
 
 # ---- a case -----------------------------------------------------------------------------------------------------
@@ -207,165 +244,167 @@ def run(work: Work) -> dict[str, float]:
 class Topics:
     """Topics of one broker: filled ones, which cases share, and those that are written to once."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self.bootstrap = bootstrap
+    def __init__(self, broker: KafkaBroker) -> None:
+        self.broker, self.bootstrap = broker, broker.bootstrap
         self._filled: set[str] = set()
         self._numbers = count()
 
-    def to_read(self, case: Case) -> str:
-        """Return a topic that has what the case reads, as many records in each partition."""
+    def prepare(self, case: Case, way: str) -> str:
+        """Return a topic that has what is read, as many records in each partition; or a new one to write to."""
+        if case.distance_ms is not None:
+            self.broker.proxy.delay(0)
         name = f"of-{case.size}-{case.compression}-{case.partitions}-{case.records}"
+        name = name if way in READS else f"written-{next(self._numbers)}"
         if name not in self._filled:
-            anyio.run(self._fill, name, case)
+            anyio.run(self._create, name, case, way in READS)
             self._filled.add(name)
+        if case.distance_ms:
+            self.broker.proxy.delay(case.distance_ms / 2000)  # on each way
         return name
 
-    @contextmanager
-    def to_write(self, case: Case) -> Iterator[str]:
-        """Create a topic for the block."""
-        name = f"written-{next(self._numbers)}"
-        anyio.run(self._create, name, case.partitions)
-        yield name
-        anyio.run(self._delete, name)
+    def finish(self, topic: str, case: Case, way: str, records: float) -> None:
+        """Raise AssertionError unless the topic has so many records and the first one, if it was written to."""
+        if way not in READS:
+            if case.distance_ms:
+                self.broker.proxy.delay(0)
+            written = anyio.run(self._remove, topic, case.partitions)
+            assert written > records, f"{written} of {records} records were written"
 
-    async def _create(self, name: str, partitions: int) -> None:
-        async with connect(f"kafka://{self.bootstrap}") as k:
-            (await k.admin.create_topics({name: min(partitions, AT_ONCE)})).check()
-            for total in range(2 * AT_ONCE, partitions + 1, AT_ONCE):
+    async def _create(self, name: str, case: Case, filled: bool) -> None:
+        async with (
+            connect(f"kafka://{self.bootstrap}") as k,
+            k.producer(compression=case.compression, deliver_within=LIMIT_S) as out,
+        ):
+            (await k.admin.create_topics({name: min(case.partitions, AT_ONCE)})).check()
+            for total in range(2 * AT_ONCE, case.partitions + 1, AT_ONCE):
                 (await k.admin.add_partitions({name: total})).check()
+            values = Work("", "", "", "", case.records, case.size).values() if filled else []
+            share = max(-(-len(values) // case.partitions), 1)
+            for number, start in enumerate(range(0, len(values), share)):
+                (await out.send_many(name, values[start : start + share], partition=number)).check()
 
-    async def _delete(self, name: str) -> None:
+    async def _remove(self, name: str, partitions: int) -> int:
         async with connect(f"kafka://{self.bootstrap}") as k:
+            ends = await k.admin.list_offsets({TopicPartition(name, number): LATEST for number in range(partitions)})
+            ends.check()
             (await k.admin.delete_topics([name])).check()
-
-    async def _fill(self, name: str, case: Case) -> None:
-        await self._create(name, case.partitions)
-        async with connect(f"kafka://{self.bootstrap}") as k, k.producer(compression=case.compression) as out:
-            for number, value in enumerate(Work("", "", "", "", case.records, case.size).values()):
-                await out.put(name, value, partition=number * case.partitions // case.records)
+            return sum(int(end.position or 0) for end in ends.done.values())
 
 
-READS = ("batches", "records", "arrow", "idle")
-
-
-def work_of(case: Case, client: str, way: str, bootstrap: str, topic: str) -> Work:
-    return Work(
-        client,
-        way,
-        bootstrap,
-        topic,
-        case.moved(client, way),
-        case.size,
-        case.compression,
-        case.partitions,
-        case.senders,
-        case.clients,
-        case.uvloop,
-        10.0 if case.measure == "idle" else 0.0,
-    )
+def once(case: Case, client: str, way: str, topics: Topics) -> dict[str, float]:
+    """Have one client do the work of a case once."""
+    if way in COMMANDS:
+        return run_command(COMMANDS[way][client], topics.bootstrap)
+    topic = topics.prepare(case, way)
+    (measured,) = run([case.work(client, way, topics.bootstrap, topic)])
+    topics.finish(topic, case, way, measured["records"])
+    return measured
 
 
 def measure(case: Case, topics: Topics, rounds: int) -> dict[str, Any]:
     """Let all clients do the work in turns; who begins changes from round to round."""
-    names = case.names()
-    runs: dict[str, list[dict[str, float]]] = {f"{client} {way}": [] for client, way in names}
+    pairs = case.pairs()
+    runs: dict[str, list[dict[str, float]]] = {f"{client} {way}": [] for client, way in pairs}
     for number in range(rounds):
-        for client, way in names if number % 2 else names[::-1]:
-            if way in READS:
-                measured = run(work_of(case, client, way, topics.bootstrap, topics.to_read(case)))
-            else:
-                with topics.to_write(case) as topic:
-                    measured = run(work_of(case, client, way, topics.bootstrap, topic))
-            runs[f"{client} {way}"].append(measured)
+        for client, way in pairs if number % 2 else pairs[::-1]:
+            runs[f"{client} {way}"].append(once(case, client, way, topics))
     return case._asdict() | {"runs": runs}
 
 
-def measure_commands(title: str, commands: Mapping[str, Sequence[str]], bootstrap: str, rounds: int) -> dict[str, Any]:
-    """Run each of these programs in turns."""
-    runs: dict[str, list[dict[str, float]]] = {f"{client} command": [] for client in commands}
-    for _ in range(rounds):
-        for client, words in commands.items():
-            _, _, seconds, computed = timed([word.format(bootstrap) for word in words])
-            runs[f"{client} command"].append({"records": 1, "seconds": seconds, "computed": computed, "memory": 0})
-    case = Case("core", title, ("command",), "command", 1, measure="seconds")
-    return case._asdict() | {"runs": runs}
-
-
-# ---- all --------------------------------------------------------------------------------------------------------
+# ---- parts ------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def broker(*, distant: bool = False) -> Iterator[Topics]:
-    """Start one; a distant one behind a proxy that holds every byte."""
+def topics_of_a_broker(*, proxied: bool = False) -> Iterator[Topics]:
     config = {"file.delete.delay.ms": "1000", "auto.create.topics.enable": "false"}
-    with KafkaBroker(heap=HEAP, config=config, proxied=distant) as started:
-        topics = Topics(started.bootstrap)
-        if distant:
-            started.proxy.delay(HOLD_S)
-        yield topics
+    with KafkaBroker(heap=HEAP, config=config, proxied=proxied) as started:
+        yield Topics(started)
 
 
-def measure_all(cases: Sequence[Case], rounds: int) -> Iterator[dict[str, Any]]:
-    with broker() as topics:
-        for case in cases:
-            if not case.distant:
-                yield measure(case, topics, rounds)
-        for title, commands in COMMANDS.items():
-            yield measure_commands(title, commands, topics.bootstrap, rounds)
-    if distant := [case for case in cases if case.distant]:
-        with broker(distant=True) as topics:
-            for case in distant:
-                yield measure(case, topics, rounds)
-
-
-def circumstances(cases: Sequence[Case], rounds: int) -> dict[str, Any]:
+def circumstances(commit: str, rounds: int) -> dict[str, Any]:
     return {
         "date": str(date.today()),
-        "commit": commit(),
+        "commit": commit,
         "machine": machine(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "versions": {package: version(package) for package in PACKAGES},
         "rounds": rounds,
-        "asked": [
-            *(case.title for case in cases if not case.distant),
-            *COMMANDS,
-            *(c.title for c in cases if c.distant),
-        ],
-        "load": [os.getloadavg()[0]],
     }
 
 
-def check(results: Mapping[str, Any]) -> None:
-    """Raise AssertionError unless every client did every work, and a page can be made of that."""
-    assert [case["title"] for case in results["cases"]] == results["asked"]
-    for case in results["cases"]:
-        assert len(case["runs"]) > 1, case["title"]
-        for name, runs in case["runs"].items():
-            assert name.split()[0] in CLIENTS and name.split()[1] in (*WAYS, "command"), name
-            assert len(runs) == results["rounds"], name
-            assert all(one["seconds"] > 0 and one["computed"] > 0 for one in runs), (case["title"], name)
+def measure_part(part: str) -> dict[str, Any]:
+    rounds = PARTS[part].rounds
+    results = circumstances(commit(), rounds) | {"busy": wait_until_quiet(PATIENCE_S), "cases": []}
+    began, chosen = perf_counter(), [case for case in CASES if case.part == part]
+    with topics_of_a_broker(proxied=part == "distance") as topics:
+        for case in chosen:
+            results["cases"].append(measure(case, topics, rounds))
+            print(f"{part}: {case.title}", flush=True)
+    minutes = (perf_counter() - began) / 60
+    print(f"{part}: {minutes:.1f} minutes", flush=True)
+    return results | {"minutes": round(minutes, 1), "load": os.getloadavg()[1]}
+
+
+def measure_parts(parts: Sequence[str]) -> None:
+    """Measure each, which then takes its place in the results and on the pages."""
+    for part in parts:
+        measured = measure_part(part)
+        kept = json.loads(RESULTS.read_text()) | {part: measured}
+        write({name: kept[name] for name in PARTS if name in kept})
+
+
+# ---- the short form ---------------------------------------------------------------------------------------------
+
+
+def quick() -> None:
+    """Raise AssertionError unless every client does every work, all bytes arrive, and pages can be made."""
+    works = [(case, client, way) for case in QUICK for client, way in case.pairs()]
+    with topics_of_a_broker() as topics:
+        runs = [once(case, client, way, topics) for case, client, way in works if way in COMMANDS]
+        for name in (OURS, *TUNED):
+            mine = [(case, way) for case, client, way in works if client == name and way not in COMMANDS]
+            runs += quick_works(name, mine, topics)
+    assert all(one["seconds"] > 0 and one["computed"] > 0 for one in runs)
+    check_page(next(one for one in runs if one.get("p50")))  # it has every number
+    print(f"{len(runs)} works of {len(TUNED) + 1} clients are done; nothing is written")
+
+
+def quick_works(client: str, cases: Sequence[tuple[Case, str]], topics: Topics) -> list[dict[str, float]]:
+    """Have one process do all works of a client: starting one takes longer than its work."""
+    works = [
+        case.work(client, way, topics.bootstrap, topics.prepare(case, way))._replace(limit_s=LIMIT_S)
+        for case, way in cases
+    ]
+    runs = run(works)
+    for (case, way), work, measured in zip(cases, works, runs, strict=True):
+        assert measured["records"] == work.records * work.clients, (case.title, client, measured)
+        topics.finish(work.topic, case, way, measured["records"])
+    return runs
+
+
+def check_page(one: Mapping[str, float]) -> None:
+    """Raise AssertionError unless all pages can be made, of results that are this run everywhere."""
+    results: dict[str, Any] = {part: circumstances("", 1) | {"busy": 1, "load": 1, "minutes": 1} for part in PARTS}
+    for part, around in results.items():
+        chosen = [case for case in CASES if case.part == part]
+        around["cases"] = [
+            case._asdict() | {"runs": {f"{client} {way}": [one] for client, way in case.pairs()}} for case in chosen
+        ]
     text = "\n".join(page(results))
-    assert all(case["title"] in text for case in results["cases"])
-    print("every client did its work; nothing is written")
+    assert all(case.title in text for case in CASES)
+    assert all(name in text for name in figures(results))
+    assert all("tuned" in text for text in front_pages(results).values())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few records, once; nothing is written")
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each client")
+    parser.add_argument("--only", metavar="PART,...", default=",".join(PARTS), help="some of: %(default)s")
     options = parser.parse_args()
-    cases, rounds = (QUICK, 1) if options.quick else (CASES, options.rounds)
-    results = circumstances(cases, rounds) | {"cases": []}
-    for case in measure_all(cases, rounds):
-        results["cases"].append(case)
-        print(f"{case['group']}: {case['title']}", flush=True)
-        results["load"].append(os.getloadavg()[0])
-        if not options.quick:
-            RESULTS.write_text(json.dumps(results, indent=1))
-    if options.quick:
-        check(results)
-    else:
-        write(results)
+    parts = options.only.split(",")
+    if unknown := set(parts) - set(PARTS):
+        parser.error(f"there is no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    quick() if options.quick else measure_parts(parts)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -226,6 +227,21 @@ def test_every_benchmark_that_the_page_about_performance_names_exists() -> None:
     named = set(re.findall(r"(?:benchmarks/|`)(\w+\.py)\b", page))
     assert len(named) > 5
     assert sorted(file for file in named if not (ROOT / "benchmarks" / file).is_file()) == []
+
+
+def test_what_is_told_of_other_clients_is_made_of_the_kept_results() -> None:
+    made = (
+        "import json; from _peers_page import RESULTS, figures, front_pages, page;"
+        "kept = json.loads(RESULTS.read_text());"
+        "print(json.dumps({'page': '\\n'.join(page(kept)), 'figures': figures(kept), 'front': front_pages(kept)}))"
+    )
+    done = subprocess.run([sys.executable, "-c", made], cwd=ROOT / "benchmarks", capture_output=True, check=True)
+    shown, topics = json.loads(done.stdout), ROOT / "docs/topics"
+    assert shown["page"] == (topics / "peers-benchmarks.md").read_text("utf-8")
+    drawn = {file.name: file.read_text("utf-8") for file in (topics / "peers-figures").glob("*.svg")}
+    assert shown["figures"] == drawn
+    assert set(re.findall(r"\(peers-figures/([\w-]+\.svg)\)", shown["page"])) == set(drawn)
+    assert shown["front"] == {name: (ROOT / name).read_text("utf-8") for name in ("README.md", "docs/index.md")}
 
 
 # ---- maps of the code ---------------------------------------------------------------------------------------
