@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Work", "has"]
 
-WARM_UP_S = 3.0
+WARM_UP_S = 5.0
 """Seconds in which a client that is to be idle may still start."""
 KEY = 12
 """Bytes of a key, where records have one: the first of the value. There are 2,000 different ones."""
@@ -133,7 +133,7 @@ def result(work: Work, clocks: Sequence[Clock]) -> dict[str, float]:
     first, last = min(clocks, key=lambda one: one.began), max(clocks, key=lambda one: one.ended)
     times = sorted(first.latencies) or [0.0]
     moved = sum(one.moved for one in clocks)
-    return {
+    measured = {
         "records": moved // work.size,
         "counted": max((moved - first.first) // work.size, 1),
         "seconds": last.ended - first.began,
@@ -144,6 +144,7 @@ def result(work: Work, clocks: Sequence[Clock]) -> dict[str, float]:
         "started": first.started,
         "memory": peak_bytes(),
     }
+    return {name: round(value, 7) for name, value in measured.items()}
 
 
 def peak_bytes() -> int:

@@ -192,9 +192,8 @@ def remaining(part: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, float
 def distances(part: Mapping[str, Any]) -> Iterator[str]:
     yield "The share of its rate that each client keeps at 20 ms, of that through the same proxy without delay:\n"
     for title, shares in remaining(part):
-        yield from markdown(
-            (title, *(_who(name) for name in shares)), [("", *(f"{share:.2f}" for share in shares.values()))]
-        )
+        heads, cells = map(_who, shares), (f"{share:.2f}" for share in shares.values())
+        yield from markdown(("", *heads), [(title, *cells)])
 
 
 def _who(name: str) -> str:
