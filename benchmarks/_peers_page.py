@@ -355,8 +355,8 @@ def front(results: Results, link: str) -> str | None:
         return None
     rows = [[row, *_front_cells([by_title[title] for title in titles])] for row, titles in FRONT.items()]
     text = (
-        "Beside other clients on the same broker, each in a process of its own, on two cores with CPython 3.11\n"
-        f"({link}). odradek has its defaults,\n"
+        f"Beside other clients on the same broker, each in a process of its own: {results['core']['python']},\n"
+        f"{results['core']['machine']} ({link}). odradek has its defaults,\n"
         "*tuned* is what has its best documented settings, and more than 1 is better for odradek:\n"
     )
     return "\n".join((text, *markdown(("", "odradek", *(f"over {CLIENTS[client].title}" for client in BESIDE)), rows)))
