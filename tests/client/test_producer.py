@@ -227,6 +227,24 @@ async def test_a_put_loop_gives_the_senders_a_turn(cluster: MemoryCluster) -> No
         assert len(values(cluster)) > 10_000
 
 
+@pytest.mark.parametrize("arguments", [{}, {"key": b"k"}, {"partition": P0}, {"timestamp": 1}])
+async def test_a_put_cancelled_in_the_turn_of_others_did_nothing(
+    cluster: MemoryCluster, arguments: dict[str, Any]
+) -> None:
+    accepted = 0
+    async with producing(cluster, latency=30) as out:
+        await out.send("t", b"first")
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            for _ in range(1000):
+                await out.put("t", b"v", **arguments)
+                accepted += 1
+        assert scope.cancelled_caught
+        assert 0 < accepted < 1000
+        assert out.statistics().accepted == 1 + accepted
+    assert len(values(cluster)) == 1 + accepted
+
+
 async def test_codec_for_all_topics_and_for_one(cluster: MemoryCluster) -> None:
     cluster.create_topic("plain")
     async with producing(cluster, compression="gzip", compression_by_topic={"plain": "none"}) as out:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
@@ -16,20 +17,31 @@ from odradek.engine import Engine
 RECORD, MEMORY, MAX_RECORD, BATCH, BUFFER = 10, 50, 40, 100, 1000
 
 
-def batch(**changed: Any) -> SimpleNamespace:
-    return SimpleNamespace(**{"records": [], "size": 0, "explicit_partition": False} | changed)
+def batch(engine: Engine, **changed: Any) -> Any:
+    """Return an empty batch of a subclass, as producers have."""
+
+    class Batch(engine.BatchBase):  # type: ignore[misc, name-defined]
+        records: Any
+
+        def __init__(self, records: Any) -> None:
+            self.records = records
+
+    made = Batch(changed.pop("records", []))
+    for name, value in changed.items():
+        setattr(made, name, value)
+    return made
 
 
 class Queues:
     """Topic `t` with three partitions, the second of which is sticky, and an appender."""
 
-    def __init__(self, engine: Engine, key_hash: str = "murmur2", key_byte: int = 1) -> None:
-        self.batches = [batch() for _ in range(3)]
+    def __init__(self, engine: Engine, key_hash: str = "murmur2", key_byte: int = 1, max_run: int = 1000) -> None:
+        self.batches = [batch(engine) for _ in range(3)]
         queues = [SimpleNamespace(open=each) for each in self.batches]
         self.topic = SimpleNamespace(sticky=queues[1], available_queues=queues)
-        self.live = SimpleNamespace(buffered_bytes=0)
+        self.live = engine.BufferBase()
         self.append = engine.Appender(
-            {"t": self.topic}, self.live, key_hash, RECORD, key_byte, MEMORY, MAX_RECORD, BATCH, BUFFER
+            {"t": self.topic}, self.live, key_hash, RECORD, key_byte, MEMORY, MAX_RECORD, BATCH, BUFFER, max_run
         ).append
 
     def state(self) -> tuple[Any, ...]:
@@ -91,9 +103,10 @@ def test_what_has_to_be_looked_at_is_not_appended(engine: Engine, topic: object,
 
 
 @pytest.mark.parametrize("key", [None, b"k"])
-@pytest.mark.parametrize("missing", [None, batch(explicit_partition=True), batch(records=(b"packed",))])
-def test_only_an_open_list_for_any_record_is_appended_to(engine: Engine, key: bytes | None, missing: Any) -> None:
+@pytest.mark.parametrize("changed", [None, {"explicit_partition": True}, {"records": (b"packed",)}])
+def test_only_an_open_list_for_any_record_is_appended_to(engine: Engine, key: bytes | None, changed: Any) -> None:
     queues = Queues(engine)
+    missing = None if changed is None else batch(engine, **changed)
     for queue in queues.topic.available_queues:
         queue.open = missing
     assert queues.append("t", b"v", key) is False
@@ -127,6 +140,57 @@ def test_limits(engine: Engine) -> None:
     assert queues.append("t", b"1", None) is True
     assert queues.live.buffered_bytes == BUFFER
     assert [len(value) for value in queues.batches[1].records] == [MAX_RECORD - RECORD, 1, 1]
+
+
+def test_others_have_their_turn(engine: Engine) -> None:
+    """What is left to the caller for another reason does not count."""
+    queues = Queues(engine, max_run=3)
+    appended = [queues.append("t", b"", key) for key in (None, b"k", "k", None, None, None, None)]
+    assert appended == [True, True, False, None, True, True, None]
+    assert sum(len(each.records) for each in queues.batches) == 4
+
+
+def test_its_classes_take_any_arguments_and_begin_with_nothing(engine: Engine) -> None:
+    made = engine.BatchBase(1, two=2)
+    assert (made.size, made.explicit_partition, engine.BufferBase(1, two=2).buffered_bytes) == (0, False, 0)
+
+
+def test_the_compiled_engine_leaves_objects_of_others_alone() -> None:
+    compiled, pure = engines.engine("compiled"), engines.engine("pure")
+    queue = SimpleNamespace(open=batch(pure))
+    topics = {"t": SimpleNamespace(sticky=queue, available_queues=[queue])}
+    options = "murmur2", RECORD, 1, MEMORY, MAX_RECORD, BATCH, BUFFER, 9
+    assert compiled.Appender(topics, compiled.BufferBase(), *options).append("t", b"v", None) is False
+    queue.open = batch(compiled)
+    assert compiled.Appender(topics, pure.BufferBase(), *options).append("t", b"v", None) is False
+    assert queue.open.records == []
+    assert compiled.Appender(topics, compiled.BufferBase(), *options).append("t", b"v", None) is True
+
+
+def test_a_collector_that_uses_the_batch_disturbs_nothing(engine: Engine) -> None:
+    """The tuple of a record with a key may start the garbage collector, and that a finalizer."""
+    queues = Queues(engine)
+    seen = []
+
+    class Finalized:
+        def __init__(self) -> None:
+            self.cycle = self
+
+        def __del__(self) -> None:
+            seen.append([each.size for each in queues.batches])
+            queues.live.buffered_bytes += 1
+
+    threshold = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        for number in range(3):
+            Finalized()
+            assert queues.append("t", b"v", b"%d" % number) is True
+    finally:
+        gc.set_threshold(*threshold)
+    gc.collect()
+    assert len(seen) == 3
+    assert queues.live.buffered_bytes == 3 * (RECORD + 2 + MEMORY) + 3
 
 
 @given(key=st.binary(max_size=70))

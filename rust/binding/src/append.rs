@@ -1,5 +1,7 @@
 //! `Appender`: the short way of a record into the open batch of its partition.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use odradek_engine as engine;
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
@@ -32,11 +34,46 @@ impl KeyHash {
     }
 }
 
+/// See `interface.BatchBase`.
+#[pyclass(subclass, module = "odradek.engine._compiled")]
+pub struct BatchBase {
+    #[pyo3(get, set)]
+    size: i64,
+    #[pyo3(get, set)]
+    explicit_partition: bool,
+}
+
+#[pymethods]
+impl BatchBase {
+    #[new]
+    #[pyo3(signature = (*_args, **_names))]
+    fn new(_args: &Bound<'_, PyTuple>, _names: Option<&Bound<'_, PyDict>>) -> Self {
+        BatchBase { size: 0, explicit_partition: false }
+    }
+}
+
+/// See `interface.BufferBase`.
+#[pyclass(subclass, module = "odradek.engine._compiled")]
+pub struct BufferBase {
+    #[pyo3(get, set)]
+    buffered_bytes: i64,
+}
+
+#[pymethods]
+impl BufferBase {
+    #[new]
+    #[pyo3(signature = (*_args, **_names))]
+    fn new(_args: &Bound<'_, PyTuple>, _names: Option<&Bound<'_, PyDict>>) -> Self {
+        BufferBase { buffered_bytes: 0 }
+    }
+}
+
 /// See `interface.Appender`.
 #[pyclass(frozen, module = "odradek.engine._compiled")]
 pub struct Appender {
     topics: Py<PyDict>,
-    live: Py<PyAny>,
+    /// None: of the other engine, whose batches are not appended to, either.
+    live: Option<Py<BufferBase>>,
     key_hash: Option<KeyHash>,
     record_bytes: i64,
     key_byte: i64,
@@ -44,6 +81,8 @@ pub struct Appender {
     max_record: i64,
     batch_bytes: i64,
     buffer_bytes: i64,
+    max_run: u32,
+    run: AtomicU32,
     no_headers: Py<PyTuple>,
 }
 
@@ -53,7 +92,7 @@ impl Appender {
     #[new]
     fn new(
         topics: &Bound<'_, PyDict>,
-        live: Py<PyAny>,
+        live: &Bound<'_, PyAny>,
         key_hash: &str,
         record_bytes: i64,
         key_byte: i64,
@@ -61,10 +100,11 @@ impl Appender {
         max_record: i64,
         batch_bytes: i64,
         buffer_bytes: i64,
+        max_run: u32,
     ) -> PyResult<Self> {
         Ok(Appender {
             topics: topics.clone().unbind(),
-            live,
+            live: live.cast::<BufferBase>().ok().map(|live| live.clone().unbind()),
             key_hash: KeyHash::named(key_hash)?,
             record_bytes,
             key_byte,
@@ -72,24 +112,36 @@ impl Appender {
             max_record,
             batch_bytes,
             buffer_bytes,
+            max_run,
+            run: AtomicU32::new(0),
             no_headers: PyTuple::empty(topics.py()).unbind(),
         })
     }
 
     #[pyo3(signature = (topic, value, key, /))]
-    fn append(&self, topic: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
+    fn append(
+        &self,
+        topic: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        key: &Bound<'_, PyAny>,
+    ) -> PyResult<Option<bool>> {
         let (Ok(topic), Ok(value)) = (topic.cast_exact::<PyString>(), value.cast_exact::<PyBytes>()) else {
-            return Ok(false);
+            return Ok(Some(false));
         };
         let key = match key.cast_exact::<PyBytes>() {
             Ok(key) => Some(key),
             Err(_) if key.is_none() => None,
-            Err(_) => return Ok(false),
+            Err(_) => return Ok(Some(false)),
         };
-        match self.size(value, key) {
-            Some(size) if size <= self.max_record => Ok(self.add(topic, value, key, size)?.is_some()),
-            _ => Ok(false),
+        let Some(size) = self.size(value, key).filter(|size| *size <= self.max_record) else { return Ok(Some(false)) };
+        // The caller has the interpreter's lock: nothing is added between the two accesses.
+        let run = self.run.load(Ordering::Relaxed).saturating_add(1);
+        if run >= self.max_run {
+            self.run.store(0, Ordering::Relaxed);
+            return Ok(None);
         }
+        self.run.store(run, Ordering::Relaxed);
+        Ok(Some(self.add(topic, value, key, size)?.is_some()))
     }
 }
 
@@ -110,32 +162,33 @@ impl Appender {
         size: i64,
     ) -> PyResult<Option<()>> {
         let py = topic.py();
-        let Some(batch) = self.open_batch(topic, key)? else { return Ok(None) };
-        let live = self.live.bind(py);
-        let batch_size: i64 = batch.getattr(intern!(py, "size"))?.extract()?;
-        let buffered: i64 = live.getattr(intern!(py, "buffered_bytes"))?.extract()?;
-        let (batch_size, buffered) =
-            (batch_size.saturating_add(size), buffered.saturating_add(size).saturating_add(self.memory_bytes));
-        if batch_size >= self.batch_bytes || buffered > self.buffer_bytes {
+        let (Some(open), Some(live)) = (self.open_batch(topic, key)?, &self.live) else { return Ok(None) };
+        let records = open.getattr(intern!(py, "records"))?;
+        let Ok(records) = records.cast_exact::<PyList>() else { return Ok(None) };
+        let live = live.bind(py);
+        let memory = size.saturating_add(self.memory_bytes);
+        let batch_size = open.try_borrow()?.size.saturating_add(size);
+        let buffered = live.try_borrow()?.buffered_bytes.saturating_add(memory);
+        if open.try_borrow()?.explicit_partition || batch_size >= self.batch_bytes || buffered > self.buffer_bytes {
             return Ok(None);
         }
-        let records = batch.getattr(intern!(py, "records"))?;
-        let Ok(records) = records.cast_exact::<PyList>() else { return Ok(None) };
+        // A new tuple may start the garbage collector, and so code that uses the batch: nothing is borrowed meanwhile.
         match key {
             None => records.append(value)?,
             Some(key) => records.append((value, key, self.no_headers.bind(py), py.None()).into_pyobject(py)?)?,
         }
-        batch.setattr(intern!(py, "size"), batch_size)?;
-        live.setattr(intern!(py, "buffered_bytes"), buffered)?;
+        let (mut batch, mut live) = (open.try_borrow_mut()?, live.try_borrow_mut()?);
+        batch.size = batch.size.saturating_add(size);
+        live.buffered_bytes = live.buffered_bytes.saturating_add(memory);
         Ok(Some(()))
     }
 
-    /// The batch that the record joins, if its partition has an open one that may have it.
+    /// The open batch of the partition of the record, if there is one.
     fn open_batch<'py>(
         &self,
         topic: &Bound<'py, PyString>,
         key: Option<&Bound<'py, PyBytes>>,
-    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+    ) -> PyResult<Option<Bound<'py, BatchBase>>> {
         let py = topic.py();
         let Some(topic) = self.topics.bind(py).get_item(topic)? else { return Ok(None) };
         let queue = match key {
@@ -147,10 +200,7 @@ impl Appender {
                 queues.get_item(index)?
             }
         };
-        let batch = queue.getattr(intern!(py, "open"))?;
-        if batch.is_none() || batch.getattr(intern!(py, "explicit_partition"))?.is_truthy()? {
-            return Ok(None);
-        }
-        Ok(Some(batch))
+        // None: nothing is open.
+        Ok(queue.getattr(intern!(py, "open"))?.cast_into::<BatchBase>().ok())
     }
 }

@@ -38,7 +38,7 @@ mod _compiled {
     const NAME: &str = "compiled";
 
     #[pymodule_export]
-    use super::append::Appender;
+    use super::append::{Appender, BatchBase, BufferBase};
     #[pymodule_export]
     use super::columns::DecodedColumns;
     #[pymodule_export]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from odradek.engine.interface import (
     NO_LIMIT,
@@ -31,7 +31,9 @@ __all__ = [
     "ENGINES",
     "NO_LIMIT",
     "Appender",
+    "BatchBase",
     "Buffer",
+    "BufferBase",
     "ColumnBuilder",
     "DecodedColumns",
     "Engine",
@@ -74,3 +76,8 @@ def _choose() -> Engine:
 
 
 active: Engine = _choose()
+
+if TYPE_CHECKING:
+    from odradek.engine.pure import BatchBase, BufferBase
+else:  # classes have one base: `use` does not change it, and an `Appender` of the other engine may append nothing
+    BatchBase, BufferBase = active.BatchBase, active.BufferBase

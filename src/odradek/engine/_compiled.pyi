@@ -1,7 +1,7 @@
 """The engine built from `rust/`; `interface` says what everything means."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any, Self, final
 
 from odradek.engine.interface import NO_LIMIT, Buffer
 from odradek.engine.packed import HeaderColumns, Headers, PackedBytes
@@ -47,6 +47,15 @@ class PayloadBuilder:
     def append(self, value: Buffer) -> None: ...
     def tolist(self) -> list[bytes]: ...
 
+class BatchBase:
+    def __new__(cls, *args: object, **kwargs: object) -> Self: ...
+    size: int
+    explicit_partition: bool
+
+class BufferBase:
+    def __new__(cls, *args: object, **kwargs: object) -> Self: ...
+    buffered_bytes: int
+
 @final
 class Appender:
     def __new__(
@@ -60,8 +69,9 @@ class Appender:
         max_record: int,
         batch_bytes: int,
         buffer_bytes: int,
+        max_run: int,
     ) -> Appender: ...
-    def append(self, topic: object, value: object, key: object, /) -> bool: ...
+    def append(self, topic: object, value: object, key: object, /) -> bool | None: ...
 
 @final
 class ColumnBuilder:

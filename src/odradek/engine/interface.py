@@ -10,7 +10,9 @@ from odradek.engine.packed import Headers
 __all__ = [
     "NO_LIMIT",
     "Appender",
+    "BatchBase",
     "Buffer",
+    "BufferBase",
     "ColumnBuilder",
     "DecodedColumns",
     "Engine",
@@ -248,15 +250,39 @@ class RecordBuilder(Protocol):
         ...
 
 
+class BatchBase(Protocol):
+    """The base class of produce batches: the attributes that an `Appender` reads and writes for every record, where it
+    has them without a look-up. Made with any arguments; all is 0 and False then.
+
+    Attributes:
+        size: Sum of the sizes of its records (bytes).
+        explicit_partition: They were sent to this very partition.
+    """
+
+    size: int
+    explicit_partition: bool
+
+
+class BufferBase(Protocol):
+    """The base class of what counts the memory of a producer, likewise.
+
+    Attributes:
+        buffered_bytes: What is taken of the buffer.
+    """
+
+    buffered_bytes: int
+
+
 class Appender(Protocol):
     """The short way of a record into the open batch of its partition: what `core.produce.Accumulator.append` does with
-    a record that needs nothing else, in one call. It belongs to one producer and keeps nothing itself.
+    a record that needs nothing else, in one call. It belongs to one producer, and keeps nothing itself but how many
+    calls there were in a row.
 
     Args:
         topics: Name -> an object with the attributes `sticky`, the queue of records without a key, and
-            `available_queues`, a list of those among which a key chooses. A queue has `open`: None or a batch, with
-            `explicit_partition`, `records` and `size`, which is the sum of their sizes.
-        live: Has the attribute `buffered_bytes`: what is taken of the buffer.
+            `available_queues`, a list of those among which a key chooses. A queue has `open`: None or a batch, which is
+            a `BatchBase` of the same engine and has `records`.
+        live: A `BufferBase` of the same engine.
         key_hash: `murmur2` or `crc32`: the partition of a key is its hash modulo their number, murmur2 without its sign
             bit. Empty: no record with a key is appended.
         record_bytes: The size of a record is this, its value,
@@ -265,19 +291,20 @@ class Appender(Protocol):
         max_record: Records of a larger size are not appended.
         batch_bytes: A batch of this size is full, and must be closed. A record that would fill it is not appended.
         buffer_bytes: The buffer.
+        max_run: Of so many calls with records that pass the checks of their own, the last returns None.
 
     Raises:
         ValueError: There is no such hash.
     """
 
-    def append(self, topic: object, value: object, key: object, /) -> bool:
+    def append(self, topic: object, value: object, key: object, /) -> bool | None:
         """Append a record to the open batch of its partition and count it: the value, or with a key the tuple
         `(value, key, (), None)`.
 
         Returns:
             False: Nothing was done. An argument is not exactly a `str`, `bytes` or, for the key, None; the topic is
             unknown; there is no open batch, its records were sent to an explicit partition, or are not a list; or a
-            limit would be reached.
+            limit would be reached. None: Nothing was done, because it is the turn of others (see `max_run`).
         """
         ...
 
@@ -290,6 +317,9 @@ class Engine(Protocol):
 
     NAME: str
     """`compiled` or `pure`."""
+
+    BatchBase: type
+    BufferBase: type
 
     def ColumnBuilder(self) -> ColumnBuilder: ...
 
@@ -391,6 +421,7 @@ class Engine(Protocol):
         max_record: int,
         batch_bytes: int,
         buffer_bytes: int,
+        max_run: int,
     ) -> Appender: ...
 
     def murmur2(self, data: Buffer, /) -> int:

@@ -11,7 +11,7 @@ from zlib import crc32
 
 from odradek.engine.columns import PlainColumns
 from odradek.engine.interface import NO_LIMIT, Buffer
-from odradek.engine.pure_append import PythonAppender, murmur2
+from odradek.engine.pure_append import PythonAppender, PythonBatch, PythonBuffer, murmur2
 from odradek.engine.pure_crc32c import crc32c
 from odradek.engine.pure_encode import encode_batch, encode_batches, encode_messages
 from odradek.engine.pure_records import ListRecordBuilder, scan_messages
@@ -19,6 +19,8 @@ from odradek.engine.pure_records import ListRecordBuilder, scan_messages
 __all__ = [
     "NAME",
     "Appender",
+    "BatchBase",
+    "BufferBase",
     "ColumnBuilder",
     "PayloadBuilder",
     "RecordBuilder",
@@ -188,6 +190,8 @@ class ListColumnBuilder:
 
 PayloadBuilder, ColumnBuilder, RecordBuilder = ListPayloadBuilder, ListColumnBuilder, ListRecordBuilder
 Appender = PythonAppender
+BatchBase = PythonBatch
+BufferBase = PythonBuffer
 
 
 def check_run(data: Buffer, start: int, stop: int, max_entry: int = NO_LIMIT) -> tuple[int, int]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from struct import iter_unpack
-from typing import Any
+from typing import Any, Self
 from zlib import crc32
 
 from odradek.engine.interface import Buffer
 
-__all__ = ["PythonAppender", "murmur2"]
+__all__ = ["PythonAppender", "PythonBatch", "PythonBuffer", "murmur2"]
 
 _SEED = 0x9747B28C
 _MULTIPLIER = 0x5BD1E995
@@ -41,15 +41,40 @@ def _positive_murmur2(key: bytes) -> int:
 _HASHES: Mapping[str, Callable[[bytes], int] | None] = {"": None, "murmur2": _positive_murmur2, "crc32": crc32}
 
 
+class PythonBatch:
+    """Attributes of a batch that appenders use (see `interface.BatchBase`)."""
+
+    __slots__ = ("explicit_partition", "size")
+    size: int
+    explicit_partition: bool
+
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
+        made = super().__new__(cls)
+        made.size, made.explicit_partition = 0, False
+        return made
+
+
+class PythonBuffer:
+    """Attribute of the buffer that appenders use (see `interface.BufferBase`)."""
+
+    __slots__ = ("buffered_bytes",)
+    buffered_bytes: int
+
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
+        made = super().__new__(cls)
+        made.buffered_bytes = 0
+        return made
+
+
 class PythonAppender:
     """Appends records to open batches (see `interface.Appender`)."""
 
-    __slots__ = ("_bytes", "_hash", "_limits", "_live", "_topics")
+    __slots__ = ("_bytes", "_hash", "_limits", "_live", "_max_run", "_run", "_topics")
 
     def __init__(
         self,
         topics: dict[str, Any],
-        live: Any,
+        live: PythonBuffer,
         key_hash: str,
         record_bytes: int,
         key_byte: int,
@@ -57,21 +82,29 @@ class PythonAppender:
         max_record: int,
         batch_bytes: int,
         buffer_bytes: int,
+        max_run: int,
     ) -> None:
         if key_hash not in _HASHES:
             raise ValueError(f"there is no hash {key_hash!r}")
         self._topics, self._live, self._hash = topics, live, _HASHES[key_hash]
         self._bytes = record_bytes, key_byte, memory_bytes
         self._limits = max_record, batch_bytes, buffer_bytes
+        self._run, self._max_run = 0, max_run
 
-    def append(self, topic: object, value: object, key: object, /) -> bool:
+    def append(self, topic: object, value: object, key: object, /) -> bool | None:
         """Append a record if that is simple (see `interface.Appender`)."""
         if type(topic) is not str or type(value) is not bytes or not (key is None or type(key) is bytes):
             return False
         record_bytes, key_byte, memory_bytes = self._bytes
         max_record, batch_bytes, buffer_bytes = self._limits
         size = record_bytes + len(value) + (0 if key is None else key_byte * len(key))
-        if size > max_record or (batch := self._open_batch(topic, key)) is None:
+        if size > max_record:
+            return False
+        self._run += 1
+        if self._run >= self._max_run:
+            self._run = 0
+            return None
+        if (batch := self._open_batch(topic, key)) is None:
             return False
         buffered = self._live.buffered_bytes + size + memory_bytes
         if batch.size + size >= batch_bytes or buffered > buffer_bytes or type(batch.records) is not list:

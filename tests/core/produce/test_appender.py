@@ -71,7 +71,7 @@ def test_the_short_way_leads_to_the_same_batches(name: str, rows: list[Row]) -> 
     engine.use(name)
     try:
         short, long = accumulator(), accumulator()
-        add = short.appender(60)
+        add = short.appender(60, 1000)
         for row in rows:
             added = not row[2] and add("t", *row[:2])
             due = append(long, row)
@@ -88,7 +88,7 @@ class Other(KeyHash):
 
 def test_a_subclass_of_a_known_rule_is_asked_for_every_key() -> None:
     acc = accumulator(Other())
-    add = acc.appender(60)
+    add = acc.appender(60, 1000)
     append(acc, (b"one", b"key", False))
     append(acc, (b"two", None, False))
     assert add("t", b"three", b"key") is False
@@ -98,13 +98,13 @@ def test_a_subclass_of_a_known_rule_is_asked_for_every_key() -> None:
 def test_a_partitioner_that_sees_every_record_is_asked_for_each() -> None:
     acc = accumulator(RoundRobin())
     append(acc, (b"one", None, False))
-    assert acc.appender(60)("t", b"two", None) is False
+    assert acc.appender(60, 1000)("t", b"two", None) is False
 
 
 def with_keys(count: int) -> Accumulator:
     """Return one with a batch of one partition, to which all but the first of its records came by the short way."""
     acc = accumulator()
-    add = acc.appender(60)
+    add = acc.appender(60, 1000)
     append(acc, (b"0", b"key", False))
     assert all(add("t", b"%d" % number, b"key") for number in range(1, count))
     return acc

@@ -90,9 +90,9 @@ class RecordValidator:
             self._check(topic, as_record(record), size)  # a record is never smaller than its payload
         return topic, size, record, None if partition is None else self.partition(name, partition)
 
-    def appender(self) -> Callable[[object, object, object], bool]:
+    def appender(self, max_run: int) -> Callable[[object, object, object], bool | None]:
         """Return what appends a record for which there is nothing to check (see `Accumulator.appender`)."""
-        return self._dispatcher.accumulator.appender(self._unchecked_size)
+        return self._dispatcher.accumulator.appender(self._unchecked_size, max_run)
 
     def parts(self, topic: str, run: Sequence[Row], partition: TopicPartition | None) -> Iterable[Sequence[Row]]:
         """Return a run in parts that can be appended: as it is, or as lists if each of its records has to be looked at,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from odradek.engine import BatchBase
 from odradek.errors import OdradekError
 from odradek.types import Position, TopicPartition
 
@@ -89,7 +90,7 @@ class Stamp(NamedTuple):
 
 
 @dataclass(eq=False, slots=True)
-class PartitionBatch:
+class PartitionBatch(BatchBase):
     """The records that go to one partition in one request.
 
     Args:

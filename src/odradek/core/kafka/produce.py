@@ -88,9 +88,9 @@ def encode_into(batch: PartitionBatch, versions: BrokerVersions, max_message_byt
         if type(records) is EncodedRecords:
             stored = records.batch.data
             data = passed_on(stored, producer_id, epoch, base_sequence, is_transactional=is_transactional)
-        # The columns of records with keys would take longer than everything else that is done with them.
-        elif not compression and type(records) is list and records and type(records[0]) is not bytes:
-            data = _encode_with_keys(records, stamp, now_ms)
+        # The columns of a list of records would take longer than everything else that is done with them.
+        elif not compression and type(records) is list and records:
+            data = _encode_list(records, stamp, now_ms)
         if not data:
             values, keys, headers, timestamps = _columns(records, now_ms)
             data = encode_batch(
@@ -238,7 +238,7 @@ def _stamp_fields(stamp: Stamp | None) -> tuple[int, int, int, int]:
     return 0 if transactional_id is None else TRANSACTIONAL, producer_id, epoch, stamp.base_sequence
 
 
-def _encode_with_keys(records: Sequence[bytes | ProducerRecord], stamp: Stamp | None, now_ms: int) -> bytes:
+def _encode_list(records: Sequence[bytes | ProducerRecord], stamp: Stamp | None, now_ms: int) -> bytes:
     """Return a record batch, or nothing if a record has headers or does not fit into its fields."""
     encoded = encode_plain_batches([records], [_stamp_fields(stamp)], now_ms)
     return b"" if encoded is None else encoded[0]

@@ -111,12 +111,13 @@ class Accumulator:
         """Return True if the buffer has space now for a record of `size` bytes on the wire."""
         return self.live.buffered_bytes + size + RECORD_OVERHEAD_BYTES <= self._buffer_bytes
 
-    def appender(self, max_record: int) -> Callable[[object, object, object], bool]:
+    def appender(self, max_record: int, max_run: int) -> Callable[[object, object, object], bool | None]:
         """Return what appends a record (topic, value, key) like `append`, without partition and waiter, if that is all
-        there is to do, and otherwise returns False: see `engine.Appender`.
+        there is to do, and otherwise returns False or None: see `engine.Appender`.
 
         Args:
             max_record: Size of the largest record that need not be checked (bytes).
+            max_run: Each time that it would append so many records, it returns None.
         """
         if not self._router.keyless_is_sticky:
             return lambda topic, value, key: False
@@ -129,6 +130,7 @@ class Accumulator:
             sizes.key_byte,
             RECORD_OVERHEAD_BYTES,
             *limits,
+            max_run,
         ).append
 
     def append(

@@ -9,6 +9,7 @@ from odradek.core.produce.batch import AccumulatorLimits, FlushWaiter, ProduceBa
 from odradek.core.produce.batch_states import BatchState
 from odradek.core.produce.packed_records import EncodedRecords, PackedRecords, WireSizes
 from odradek.core.produce.partition_queue import PartitionQueue
+from odradek.engine import BufferBase
 from odradek.errors import CorruptMessage, NotWritten, OutcomeUnknown
 
 __all__ = ["LiveBatches"]
@@ -17,7 +18,7 @@ MAX_REUSABLE = 4096
 """Batches kept for reuse: 1.5 MB. With keys over a thousand partitions some two thousand are alive."""
 
 
-class LiveBatches:
+class LiveBatches(BufferBase):
     """Batches from their first record to their outcome.
 
     Args:
