@@ -90,7 +90,7 @@ async def fill(k: Cluster, records: int) -> None:
     """Write what is read, until it is there: 0.7 acknowledges nothing."""
     async with k.producer() as out:
         (await out.send_many("filled", [VALUE] * records)).check()
-    while await read(k) < records:
+    while await read(k) < records:  # noqa: ASYNC110  # no event tells it
         await anyio.sleep(0.1)
 
 
