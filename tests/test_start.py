@@ -23,7 +23,12 @@ LATER = {
     *("odradek.client.admin", "odradek.client.consumer.consumer", "odradek.client.consumer.decoded"),
     *("odradek.client.consumer.statistics", "odradek.client.producer.producer", "odradek.serde"),
     *("odradek.core.interfaces.groups", "odradek.core.interfaces.share", "odradek.core.interfaces.transactions"),
-    *("odradek.core.kafka.produce", "odradek.core.kafka.sasl", "odradek.core.kafka.transactions"),
+    *(
+        "odradek.core.kafka.partitioners",
+        "odradek.core.kafka.produce",
+        "odradek.core.kafka.sasl",
+        "odradek.core.kafka.transactions",
+    ),
     *("odradek.core.produce.batch", "odradek.io._kazoo", "odradek.io.kafka.admin", "odradek.io.kafka.authentication"),
     *("odradek.io.kafka.membership", "odradek.io.kafka.produce_exchange", "odradek.io.kafka.producer_sequences"),
     *(

@@ -15,7 +15,6 @@ from anyio.abc import TaskGroup
 from odradek.core.interfaces import NOT_OPEN, ClusterStatistics
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.leader_epochs import LeaderEpochs
-from odradek.core.kafka.partitioners import Murmur2
 from odradek.core.kafka.routing import KafkaRoutingTable
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.core.observer_calls import ObserverCalls
@@ -46,6 +45,7 @@ if TYPE_CHECKING:  # imported when they are first needed, with their messages
         Subscription,
     )
     from odradek.core.kafka.member_states import MemberSettings
+    from odradek.core.kafka.partitioners import Murmur2
     from odradek.io.kafka.admin import KafkaAdmin
     from odradek.io.kafka.authentication import TokenSource
     from odradek.io.kafka.handshake import Login
@@ -326,6 +326,8 @@ class KafkaDriver:
 
     def default_partitioner(self) -> Murmur2:
         """Return the partitioner of producers that name none: that of Java's client."""
+        from odradek.core.kafka.partitioners import Murmur2
+
         return Murmur2()
 
     def validate_record(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
