@@ -118,13 +118,13 @@ async def compare(measured: Results, broker: str, url: str, records: int, rounds
         await fill(connected[NONE], records)
         rows = []
         for title, work in WORK.items():
-            times = await measure_in_turns(connected, work, records, rounds)
+            times = await measure_rounds(connected, work, records, rounds)
             rows += [row(measured, broker, title, name, times, records) for name in observers]
     head = ["way, observer", "ns a record", "ratio", "quartiles", "goal"]
     measured.table(f"Observers, {broker}", "Processor time of this process.", head, rows)
 
 
-async def measure_in_turns(
+async def measure_rounds(
     clients: Mapping[str, Cluster], work: Work, records: int, rounds: int
 ) -> Mapping[str, list[float]]:
     """Return the times of all rounds, of which the first has warmed up."""
