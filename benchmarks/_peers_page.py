@@ -74,7 +74,7 @@ SPENT = ((": processor time of a record", "each"), (": memory", "memory"))
 WAYS = {"send_many": "`send_many`, ", "put": "`put`, "}
 """Before the title of a case that compares several ways of odradek."""
 MORE_IS_BETTER = "rate"
-SHOWN = {"rate": "{:,.0f}/s", "p50": "{:.2f} ms", "p99": "{:.2f} ms", "reached": "{:.2f} s", "started": "{:.2f} s"}
+SHOWN = {"p50": "{:.2f} ms", "p99": "{:.2f} ms", "reached": "{:.2f} s", "started": "{:.2f} s"}
 SHOWN |= {"seconds": "{:.2f} s", "computed": "{:.2f} s", "each": "{:.2f} us", "memory": "{:.0f} MiB"}
 UNITS = {"p50": 1e3, "p99": 1e3, "each": 1e6, "memory": 1 / (1 << 20)}
 
@@ -152,7 +152,15 @@ def table(shown: Sequence[Measured], *, only_lost: bool = False) -> Iterator[str
 
 
 def _own(line: Measured) -> str:
-    return SHOWN[line.key].format(median(line.ours) * UNITS.get(line.key, 1))
+    return _shown(line.key, median(line.ours) * UNITS.get(line.key, 1))
+
+
+def _shown(key: str, value: float) -> str:
+    """Return a number with its unit; a rate with two digits, since runs lie further apart."""
+    if key != "rate":
+        return SHOWN[key].format(value)
+    rate = float(f"{value:.2g}")
+    return f"{rate / 1e6:.2g} million/s" if rate >= 1e6 else f"{rate:,.0f}/s"
 
 
 def details(case: Mapping[str, Any]) -> Iterator[str]:
@@ -170,7 +178,7 @@ def details(case: Mapping[str, Any]) -> Iterator[str]:
         medians = {key: median(number(run, key) for run in runs) * UNITS.get(key, 1) for key in columns}
         records = f"{runs[0]['records']:,}"
         rows.append(
-            [title, records, *(SHOWN[key].format(medians[key]) for key in columns), "; ".join(ratios.get(client, ()))]
+            [title, records, *(_shown(key, medians[key]) for key in columns), "; ".join(ratios.get(client, ()))]
         )
     heads = {"rate": "rate", "each": "processor time of a record", "memory": "memory", "reached": "time"}
     heads |= {"started": "processor time", "seconds": "time", "computed": "processor time"}
