@@ -103,8 +103,8 @@ class PartitionExchange:
             self.decoder.end_response()
         self.fetch.cancel()
 
-    def apply(self, data: FetchPartitionData, address: str) -> None:
-        """Set the result of the fetch."""
+    def apply(self, data: FetchPartitionData, address: str, *, has_records: bool) -> None:
+        """Set the result of the fetch. `has_records`: The response has records, of whichever partition."""
         fetch = self.fetch
         fetch.received = self.received
         fetch.high_watermark = _position(data.high_watermark)
@@ -115,13 +115,14 @@ class PartitionExchange:
             fetch.preferred_replica = data.preferred_read_replica
         elif step is not FetchStep.READ:
             fetch.error = self._error(step, data, f"{address}: fetch {self.partition} from {self.offset}")
+        elif has_records and not self.received:  # all are of other partitions
+            fetch.left_out = self._has_more(data)
 
-    def note_left_out(self, data: FetchPartitionData) -> None:
-        """Note whether the log has more, of which nothing came in a response with records of another partition. From
+    def _has_more(self, data: FetchPartitionData) -> bool:
+        """Return whether the log has more than was asked for so far. Nothing of it may have come all the same: from
         0.10.1 on only the first partition with records gets a batch that is larger than what was asked for (KIP-74)."""
         stable = data.last_stable_offset if self.decoder.read_committed else -1
-        end = data.high_watermark if stable < 0 else stable
-        self.fetch.left_out = fetch_step(data) is FetchStep.READ and self.offset < end
+        return self.offset < (data.high_watermark if stable < 0 else stable)
 
     def _error(self, step: FetchStep, data: FetchPartitionData, context: str) -> OdradekError:
         if step is FetchStep.TRUNCATED:
@@ -192,9 +193,7 @@ class FetchExchange:
             for data in topic.partitions:
                 if (part := self._part(topic, data)) is not None:
                     left.pop(part.partition, None)
-                    part.apply(data, self._address)
-                    if has_records and not part.received:
-                        part.note_left_out(data)
+                    part.apply(data, self._address, has_records=has_records)
                     if data.error_code and (leader := data.current_leader).leader_id >= 0:
                         on_leader(part.partition, leader.leader_id, leader.leader_epoch, response.node_endpoints)
         if response.error_code:
