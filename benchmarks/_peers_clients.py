@@ -499,21 +499,16 @@ async def confluent_asyncio_produce(work: Work, clock: Clock) -> None:
 
 
 async def confluent_asyncio_send(work: Work, clock: Clock) -> None:
+    run = send_each if work.single else send_concurrently
     async with confluent_asyncio_producer(work) as out:
 
         async def send(value: bytes) -> None:
             await (await out.produce(work.topic, value=value))
 
-        await send_each(work, clock, send)
+        await run(work, clock, send)
 
 
-async def confluent_asyncio_send_concurrent(work: Work, clock: Clock) -> None:
-    async with confluent_asyncio_producer(work) as out:
-
-        async def send(value: bytes) -> None:
-            await (await out.produce(work.topic, value=value))
-
-        await send_concurrently(work, clock, send)
+confluent_asyncio_send_concurrent = confluent_asyncio_send
 
 
 # ---- aiokafka ---------------------------------------------------------------------------------------------------
@@ -577,19 +572,18 @@ async def aiokafka_producer(work: Work) -> AsyncIterator[Any]:
 
 
 async def aiokafka_produce(work: Work, clock: Clock) -> None:
+    keyed = work.way == "produce_keys"
     async with aiokafka_producer(work) as out:
         parts = clock.parts(work.values())
-        for future in [await out.send(work.topic, value) for part in parts for value in part]:
+        futures = [
+            await out.send(work.topic, value, key=value[:KEY] if keyed else None) for part in parts for value in part
+        ]
+        for future in futures:
             await future
         clock.end()
 
 
-async def aiokafka_produce_keys(work: Work, clock: Clock) -> None:
-    async with aiokafka_producer(work) as out:
-        parts = clock.parts(work.values())
-        for future in [await out.send(work.topic, value, key=value[:KEY]) for part in parts for value in part]:
-            await future
-        clock.end()
+aiokafka_produce_keys = aiokafka_produce
 
 
 async def aiokafka_send(work: Work, clock: Clock) -> None:
