@@ -97,19 +97,43 @@ async def test_a_run_waits_for_topics_that_were_copied_before(monkeypatch: pytes
     source, target = filled({"t": 1}), MemoryCluster()
     config = config_of("t")
     await run_mirror(source, target, config)
-    listed, calls = ClusterSource.listed, []
-
-    async def nothing_at_first(cluster: ClusterSource) -> Any:
-        calls.append(cluster)
-        return () if len(calls) < 4 else await listed(cluster)
-
-    monkeypatch.setattr(ClusterSource, "listed", nothing_at_first)
+    away = TopicsAtTheFourthCall(monkeypatch)
     source.append("t", rows(10))
     assert copied(await run_mirror(source, target, config)) == 10
     monkeypatch.setattr(run_module, "TOPICS_AWAY_S", 0.0)
-    calls.clear()
+    away.calls = 0
     error = await error_of(source, target, config)
     assert isinstance(error, MirrorRefused) and str(error) == "topics.include: the source has no topic 't'"
+
+
+@pytest.mark.parametrize("follow", [True, False])
+async def test_a_run_that_follows_waits_for_topics_that_it_never_saw(
+    monkeypatch: pytest.MonkeyPatch, *, follow: bool
+) -> None:
+    """A broker of 0.7 takes its topics away, maybe before a mirror has written what it copies."""
+    source, target = filled({"t": 1}), MemoryCluster()
+    TopicsAtTheFourthCall(monkeypatch)
+    async with opened(source, target) as pair:
+        if follow:
+            begun = await run_module.begin(config_of("t"), pair, follow=True)
+            assert [topic.source for topic in begun.copied] == ["t"]
+            return
+        with pytest.raises(MirrorRefused, match="the source has no topic 't'"):
+            await run_module.begin(config_of("t"), pair, follow=False)
+
+
+class TopicsAtTheFourthCall:
+    """A source that names no topics when it is asked for the first three times."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls = 0
+
+        async def listed(cluster: ClusterSource) -> Any:
+            self.calls += 1
+            return () if self.calls < 4 else await as_it_is(cluster)
+
+        as_it_is = ClusterSource.listed
+        monkeypatch.setattr(ClusterSource, "listed", listed)
 
 
 async def test_leaders_that_move() -> None:

@@ -45,8 +45,17 @@ class MirrorRefused(ConfigError):
 
 
 class TopicsAway(MirrorRefused):
-    """The source has none of the partitions of a topic that was copied before. A broker that has just started knows no
-    topics for a moment, and in 0.7 the partitions of a broker are away while it is; or the topic was deleted."""
+    """The source has none of the partitions of a topic, and that is all that is wrong. A broker that has just started
+    knows no topics for a moment, and in 0.7 the partitions of a broker are away while it is; or the topic was deleted.
+
+    Args:
+        mistakes: See `MirrorRefused`.
+        copied: All of these topics were copied before.
+    """
+
+    def __init__(self, *mistakes: str, copied: bool) -> None:
+        super().__init__(*mistakes)
+        self.copied = copied
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +115,7 @@ def check(config: MirrorConfig, state: StoredState, topics: ClusterTopics) -> No
     """Compare what is to be copied with what both clusters look like.
 
     Raises:
-        TopicsAway: Only topics of the source are missing that were copied before.
+        TopicsAway: Topics of the source are missing, and nothing else is wrong.
         MirrorRefused: Something is wrong.
     """
     missing = [name for name in config.topics.include if name not in topics.source]
@@ -114,9 +123,10 @@ def check(config: MirrorConfig, state: StoredState, topics: ClusterTopics) -> No
     mistakes = [*_of_clusters(config, state, topics), *away]
     for name in topics.source:
         mistakes += _of_topic(config, state.topics.get(name), name, topics)
-    if mistakes:
-        passes = mistakes == away and state.topics.keys() >= set(missing)
-        raise (TopicsAway if passes else MirrorRefused)(*mistakes)
+    if mistakes != away:
+        raise MirrorRefused(*mistakes)
+    if away:
+        raise TopicsAway(*away, copied=state.topics.keys() >= set(missing))
 
 
 def check_running(

@@ -53,7 +53,8 @@ __all__ = ["Begun", "MirrorPlan", "MirrorResult", "Tasks", "begin", "finish", "p
 log = logging.getLogger(__name__)
 
 TOPICS_AWAY_S = 30.0
-"""Time that a run waits for topics of the source that were copied before, and are not there when it begins (s)."""
+"""Time that a run waits for topics of the source that are not there when it begins (s): one that follows for all of its
+topics, another one for those that were copied before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,8 @@ async def run(
         observer: Told of the transactions and the lag of the mirror, and of everything that it does on both clusters.
 
     Raises:
-        MirrorRefused: Copying would be wrong. Nothing was written.
+        MirrorRefused: Copying would be wrong. Nothing was written. If only topics of the source are missing, which
+            may be away with a broker, a run that follows waits 30 s for them first.
         Fenced: Another run of this mirror has begun.
         OdradekError: A cluster cannot be reached, or an error that does not pass (see `MirrorTask.run`).
 
@@ -241,7 +243,8 @@ async def begin(config: MirrorConfig, clusters: Clusters, *, follow: bool, joins
 
     def passes(error: OdradekError) -> bool:
         is_passing = error.retriable or isinstance(error, CommitOutcomeUnknown)
-        if is_passing or (isinstance(error, TopicsAway) and anyio.current_time() < until):
+        may_come = isinstance(error, TopicsAway) and (follow or error.copied) and anyio.current_time() < until
+        if is_passing or may_come:
             log.warning("mirror %s: begins again: %s", config.name, error)
             return True
         return False
