@@ -13,7 +13,7 @@ import pyspark
 
 import odradek
 from odradek.spark.session import environment
-from odradek.testing.kafka.java import ClassArchive
+from odradek.testing.class_archive import ClassArchive
 from odradek.wire.kafka07.message_set import encode_set
 
 from .made import write_log

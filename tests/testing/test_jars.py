@@ -16,8 +16,8 @@ from threading import Thread
 import pytest
 
 from odradek.errors import ConfigError
+from odradek.testing.class_archive import ClassArchive
 from odradek.testing.jars import VERSIONS, maven_jars, zookeeper_jars
-from odradek.testing.kafka.java import ClassArchive
 
 VERSION = "3.3.6"
 FILES = ["log4j-1.2.17.jar", "zookeeper-3.3.6.jar"]

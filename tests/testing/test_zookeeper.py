@@ -36,6 +36,13 @@ def server() -> Iterator[ZooKeeperServer]:
         yield server
 
 
+@pytest.fixture
+def cache_of_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty place for archives of classes."""
+    monkeypatch.setattr("odradek.testing.class_archive.cache_directory", lambda: tmp_path)
+    return tmp_path / "classes"
+
+
 def eventually(condition: Callable[[], bool], timeout: float = 30.0) -> bool:
     deadline = time.monotonic() + timeout
     while not condition():
@@ -184,3 +191,15 @@ def test_an_ensemble_elects_another_leader_and_takes_the_old_one_back() -> None:
         pids = [server._process.pid for server in ensemble.servers if server._process]
     assert len(pids) == 3
     assert not any(map(psutil.pid_exists, pids))
+
+
+def test_the_first_that_stops_leaves_an_archive_of_its_classes_for_the_next(cache_of_archives: Path) -> None:
+    with ZooKeeperServer() as server:
+        server.create("/a", b"1")
+        assert not cache_of_archives.exists()
+    (archive,) = cache_of_archives.iterdir()
+    with ZooKeeperServer() as server:
+        assert server.tree("/").keys() == {"/"}
+        assert server._process is not None
+        assert str(archive) in {each.path for each in psutil.Process(server._process.pid).memory_maps()}
+    assert list(cache_of_archives.iterdir()) == [archive]

@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -17,8 +18,9 @@ from odradek import arguments
 from odradek.errors import SessionExpired, ZooKeeperError
 from odradek.io.zookeeper import Node
 from odradek.java import find_java
+from odradek.testing.class_archive import ClassArchive, JavaServer
 from odradek.testing.jars import zookeeper_jars
-from odradek.testing.process import LOOPBACK, START_SECONDS, Lifecycle, ServerProcess, reserve_port
+from odradek.testing.process import LOOPBACK, START_SECONDS, Lifecycle, reserve_port
 from odradek.testing.zookeeper_client import SyncZooKeeperClient, four_letters
 
 __all__ = ["ZooKeeperEnsemble", "ZooKeeperServer"]
@@ -58,7 +60,7 @@ log4j.appender.stderr.layout.ConversionPattern=%d %p %c: %m%n
 """
 
 
-class ZooKeeperServer(ServerProcess):
+class ZooKeeperServer(JavaServer):
     """One real ZooKeeper process on 127.0.0.1, for a `with` or `async with` block.
 
     Everything here blocks for as long as it takes (start and restart: 0.3 to 1 s; the rest: milliseconds); call it
@@ -197,9 +199,14 @@ class ZooKeeperServer(ServerProcess):
         (directory / "zoo.cfg").write_text("".join(f"{key}={value}\n" for key, value in self._config().items()))
         (directory / "log4j.properties").write_text(LOG4J)
         classpath = os.pathsep.join(map(str, zookeeper_jars(self.version, self._jars)))
+        options = (*JAVA_FLAGS, *self._archive.options(directory))
         logging = f"-Dlog4j.configuration=file:{directory}/log4j.properties"
-        java = (find_java(self._java), f"-Xmx{self._heap}", *JAVA_FLAGS, logging)
+        java = (find_java(self._java), f"-Xmx{self._heap}", *options, logging)
         return (*java, "-cp", classpath, self._main_class(), str(directory / "zoo.cfg"))
+
+    @cached_property
+    def _archive(self) -> ClassArchive:
+        return ClassArchive(f"zookeeper-{self.version}", zookeeper_jars(self.version, self._jars), self._java)
 
     def _main_class(self) -> str:
         return STANDALONE

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import os
 import resource
-import signal
 import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odradek import arguments
 from odradek.errors import ConfigError, ProtocolError, ServerError
+from odradek.testing.class_archive import ClassArchive, JavaServer
 from odradek.testing.jars import maven_jars
 from odradek.testing.kafka.config import CONTROLLER, PLAINTEXT, PROXIED, properties, properties_text
 from odradek.testing.kafka.credentials import jaas_file, jaas_properties, unsecured_token
-from odradek.testing.kafka.java import ClassArchive, java_command, run_tool
+from odradek.testing.kafka.java import java_command, run_tool
 from odradek.testing.kafka.releases import KRAFT, NEWEST, PROTOCOLS, ZOOKEEPER, release
 from odradek.testing.kafka.requests import ask
 from odradek.testing.kafka.setup import ClusterSetup
 from odradek.testing.kafka.storage import format_directory
 from odradek.testing.kafka.topics import create_topic
-from odradek.testing.process import LOOPBACK, START_SECONDS, ServerProcess, reserve_port
+from odradek.testing.process import LOOPBACK, START_SECONDS, reserve_port
 from odradek.testing.proxy import FaultProxy
 from odradek.testing.zookeeper import ZooKeeperServer
 from odradek.wire.kafka.messages.metadata import MetadataRequest, MetadataResponse
@@ -61,7 +60,7 @@ RULES = {
 }
 
 
-class KafkaBroker(ServerProcess):
+class KafkaBroker(JavaServer):
     """One real broker on 127.0.0.1, for a `with` or `async with` block: a cluster of its own.
 
     Everything here blocks for as long as it takes (start: 1 to 4 s, without the first download); call it through
@@ -240,11 +239,7 @@ class KafkaBroker(ServerProcess):
     def terminate(self, timeout: float = 30.0) -> None:
         """SIGTERM: it hands over what it leads, closes its files and ends; after `timeout` (s) it is killed. `start`
         starts it again on the same ports and data."""
-        process = self._running()
-        process.send_signal(signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout)
-        self.kill()
+        self._terminate(timeout)
 
     def fill_disk(self) -> None:
         """Let every write to a file fail, to its log as well, as if the disk were full. Linux only."""
@@ -299,9 +294,6 @@ class KafkaBroker(ServerProcess):
 
     def stop(self) -> None:
         """Stop it and remove its data, and its log unless `keep_log` was called. Idempotent."""
-        if self.running and not self.paused and self._archive.is_missing():
-            self.terminate()
-            self._archive.keep(self._directory())
         super().stop()
         self._formatted = False
         self._end_setup()
