@@ -44,8 +44,8 @@ RELEASES: dict[str, str] = {
 """Every release that the sweep runs on -> why runs of the tests have it: a version of Produce, Fetch, Metadata,
 OffsetCommit, JoinGroup or InitProducerId changes what the client may do."""
 
-_NEWEST = "4.3.1"
-_WHOLE = ("0.10.2.2", "2.8.2", _NEWEST)
+_OLDEST, _NEWEST = "0.8.0", "4.3.1"
+_PAIR = ("0.10.2.2", "2.8.2")
 
 
 def chosen_releases(brokers: str) -> list[str]:
@@ -58,15 +58,17 @@ def chosen_releases(brokers: str) -> list[str]:
 def is_tried(brokers: str, version: str, each: Behaviour, seed: int) -> bool:
     """Return whether a run tries a behaviour on a chosen release that has what it is about.
 
-    A run with `--brokers` tries everything. Any other has all behaviours on the newest release; on 0.10.2.2 and 2.8.2
-    those that take at most five seconds, and each of the slow ones on one of the two; and on every second of the other
-    releases every second of those that take at most five seconds. `seed` says which: four that
-    follow each other have them all.
+    A run with `--brokers` tries everything. Any other has all behaviours on the newest release; what takes at most five
+    seconds on the oldest one; that and every second of the slow ones on 0.10.2.2 or 2.8.2; and on every fourth of the
+    other releases every second of those that take at most five seconds. `seed` says which: eight that follow each other
+    have them all.
     """
     if brokers != "matrix" or version == _NEWEST:
         return True
+    if version == _OLDEST:
+        return not each.slow
     number = BEHAVIOURS.index(each)
-    if version in _WHOLE:
-        return not each.slow or _WHOLE.index(version) == (number + seed) % 2
-    others = [name for name in chosen_releases(brokers) if name not in _WHOLE]
-    return not each.slow and (others.index(version) + seed) % 2 == 0 and (number + seed // 2) % 2 == 0
+    if version in _PAIR:
+        return _PAIR.index(version) == seed % 2 and not (each.slow and (number + seed // 2) % 2)
+    others = [name for name in chosen_releases(brokers) if name not in (_OLDEST, *_PAIR, _NEWEST)]
+    return not each.slow and (others.index(version) + seed) % 4 == 0 and (number + seed // 4) % 2 == 0
