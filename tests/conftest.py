@@ -9,10 +9,11 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 from tests.loops import BOTH, on
+from tests.samples import left_out, releases_of, seed_of
 
 from odradek import engine as engine_module
 from odradek.testing import KafkaBroker
-from odradek.testing.kafka.releases import MATRIX, OTHERS
+from odradek.testing.kafka.releases import MATRIX
 
 # Time limits of hypothesis say something about the machine's load, not about what is tested.
 settings.register_profile("odradek", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -24,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--brokers",
         default="matrix",
-        help="releases of Kafka that are started: `matrix` (those of every run), `all`, or some, such as 2.8.2,4.3.1",
+        help="releases of Kafka that are started: `matrix` (the random seed says which), `all`, or some: 2.8.2,4.3.1",
     )
     parser.addoption(
         "--write-broker-table",
@@ -35,13 +36,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "any_kafka" in metafunc.fixturenames:
-        brokers = metafunc.config.getoption("--brokers")
-        releases = [*MATRIX, *(() if brokers == "matrix" else OTHERS)]
-        if brokers not in ("matrix", "all"):
-            releases = [pair for pair in releases if pair[0] in brokers.split(",")]
+        releases = releases_of(metafunc.config.getoption("--brokers"), seed_of(metafunc.config))
         if (only := metafunc.definition.get_closest_marker("releases")) is not None:
             releases = [pair for pair in MATRIX if pair[0] in only.args]
         metafunc.parametrize("any_kafka", releases, ids=map("-".join, releases), indirect=True, scope="session")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what runs with other random seeds have."""
+    left = left_out(items, seed_of(config))
+    config.hook.pytest_deselected(items=list(left))
+    items[:] = [item for item in items if item not in left]
 
 
 @pytest.fixture(scope="session")

@@ -61,6 +61,7 @@ def fill_disk(brokers: KafkaCluster, topic: str) -> None:
     leader.start()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("fault", [move, kill, freeze, fill_disk])
 async def test_records_arrive_once_and_in_order_in_spite_of(
     brokers: KafkaCluster, fault: Callable[[KafkaCluster, str], None]

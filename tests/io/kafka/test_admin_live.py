@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
+from tests.samples import one_in, seed_of
 
 import odradek as od
 from odradek.core.admin import ConfigEntry, ConfigSource, OffsetSpec
@@ -36,7 +37,7 @@ from .dynamic_quorum import Controller, DynamicBroker
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
-RELEASES = (NEWEST, "2.8.2", "1.1.1", "0.11.0.3")
+OLDER = ("2.8.2", "1.1.1", "0.11.0.3")
 P0, P1 = od.TopicPartition("t", 0), od.TopicPartition("t", 1)
 READ = Acl(AclResource.TOPIC, "orders", "User:bob", AclOperation.READ)
 DENY = Acl(AclResource.GROUP, "g", "User:bob", AclOperation.ALL, AclPermission.DENY, "10.0.0.1", AclPattern.PREFIXED)
@@ -77,7 +78,16 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(scope="module", params=RELEASES)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The newest release and one of the others in a run; one of two modes for what takes three brokers."""
+    seed = seed_of(metafunc.config)
+    if "broker" in metafunc.fixturenames:
+        metafunc.parametrize("broker", [NEWEST, *one_in(3, OLDER, seed)], indirect=True, scope="module")
+    if "either_cluster" in metafunc.fixturenames:
+        metafunc.parametrize("either_cluster", one_in(2, (NEWEST, "2.8.2"), seed), indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
 def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     """A broker with an authorizer, a key for delegation tokens, and two log directories."""
     release = tuple(int(part) for part in request.param.split("."))
@@ -103,7 +113,7 @@ def cluster() -> Iterator[KafkaCluster]:
         yield cluster
 
 
-@pytest.fixture(scope="module", params=(NEWEST, "2.8.2"))
+@pytest.fixture(scope="module")
 def either_cluster(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
     """Three brokers, in KRaft mode and over ZooKeeper."""
     if request.param == NEWEST:

@@ -233,6 +233,7 @@ async def test_bytes_that_are_no_answer_to_a_produce_leave_its_outcome_open(cont
 # ---- fetch --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @every_release
 @pytest.mark.parametrize("defer", [False, True])
 async def test_a_fetch_reply_cut_anywhere_keeps_what_was_decoded_and_continues_behind_it(
@@ -459,6 +460,7 @@ def of_epoch(epoch: int, *values: bytes, compression: CompressionType = Compress
     return bytes(entry)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.GZIP])
 @pytest.mark.parametrize("defer", [False, True])
 async def test_each_record_that_is_delivered_has_its_own_epoch_wherever_the_reply_is_cut(

@@ -143,6 +143,7 @@ async def test_an_address_that_does_not_answer_does_not_matter_when_another_does
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 async def test_a_broker_that_restarts_is_found_again(odradek_kafka_restarted: KafkaBroker) -> None:
     broker = odradek_kafka_restarted
     async with driver_of(broker) as driver:

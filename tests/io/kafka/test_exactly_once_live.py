@@ -117,6 +117,7 @@ WAYS = ("coordinator", "move", "leader", "process", "cancel")
 SETTINGS = {"replica.lag.time.max.ms": "3000", "min.insync.replicas": "2"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("ways", "options"),
     [

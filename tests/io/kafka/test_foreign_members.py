@@ -70,6 +70,7 @@ class Group:
             await anyio.sleep(0.05)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("strategy", "options", "clients"),
     [

@@ -147,6 +147,7 @@ async def test_the_partitions_of_a_member_that_leaves_go_to_the_other_one(
     assert records == Counter(str(n).encode() for n in range(100))
 
 
+@pytest.mark.sampled(2)
 async def test_members_cancelled_at_random_moments_leave_a_group_that_works(
     setting: Setting, broker: KafkaBroker
 ) -> None:
@@ -257,6 +258,7 @@ async def test_members_survive_a_restart_of_their_coordinator() -> None:
                 assert records[b"later"] == 10
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("release", "stores"), [("0.8.0", False), ("0.8.1.1", True), ("0.8.2.2", True)])
 async def test_kafka_0_8_has_no_groups_but_stores_positions_from_0_8_1_on(release: str, stores: bool) -> None:
     with KafkaBroker(release) as broker:

@@ -162,6 +162,7 @@ async def produce(cluster: od.Cluster, **options: Any) -> od.Acks | od.OdradekEr
         return error
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("code", "written"),
     [
@@ -189,6 +190,7 @@ async def test_an_error_in_produce_never_loses_repeats_or_reorders_records(
         assert stored == VALUES
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("code", CODES, ids=lambda code: ErrorCode(code).name)
 async def test_an_error_in_produce_without_idempotence_loses_and_reorders_nothing(
     cluster: od.Cluster, broker: OneBroker, code: ErrorCode
@@ -202,6 +204,7 @@ async def test_an_error_in_produce_without_idempotence_loses_and_reorders_nothin
     assert bool(lost) == (not code.retriable and code not in (ErrorCode.MESSAGE_TOO_LARGE, 18))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("code", CODES, ids=lambda code: ErrorCode(code).name)
 async def test_an_error_in_fetch_is_retried_reset_or_raised(
     cluster: od.Cluster, broker: OneBroker, code: ErrorCode
@@ -219,6 +222,7 @@ async def test_an_error_in_fetch_is_retried_reset_or_raised(
                 assert (await anext(reader)).value == b"a"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("code", CODES, ids=lambda code: ErrorCode(code).name)
 async def test_an_error_of_a_whole_fetch_is_no_end_of_the_cluster(
     cluster: od.Cluster, broker: OneBroker, code: ErrorCode, monkeypatch: pytest.MonkeyPatch
@@ -237,6 +241,7 @@ async def test_an_error_of_a_whole_fetch_is_no_end_of_the_cluster(
                 assert value == b"a"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("code", CODES, ids=lambda code: ErrorCode(code).name)
 async def test_an_error_in_positions_is_retried_or_raised(
     cluster: od.Cluster, broker: OneBroker, code: ErrorCode

@@ -275,6 +275,7 @@ async def test_a_member_that_the_coordinator_has_removed_stops_its_fetchers_and_
         await take(consumer, PARTITIONS * RECORDS)
 
 
+@pytest.mark.sampled(2)
 async def test_a_lost_connection_to_the_coordinator_is_restored_within_the_session_without_stopping_fetchers(
     cluster: KafkaCluster, trace: LightweightTrace
 ) -> None:

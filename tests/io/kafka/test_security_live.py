@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.samples import one_in, seed_of
 
 import odradek as od
 from odradek.errors import AuthFailed, OdradekError, Unreachable
@@ -73,7 +74,14 @@ CERTIFICATES = {
 """Kind of certificate -> what the error says, and its hint."""
 
 
-@pytest.fixture(scope="module", params=CERTIFICATES)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One of them in a run: each takes a broker of its own."""
+    if "bad" in metafunc.fixturenames:
+        kinds = one_in(3, list(CERTIFICATES), seed_of(metafunc.config))
+        metafunc.parametrize("bad", kinds, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
 def bad(request: pytest.FixtureRequest) -> Iterator[tuple[str, KafkaBroker]]:
     """A listener with a certificate that is not right."""
     for broker in started(NEWEST, listeners=("SSL",), certificate=request.param):
@@ -175,6 +183,7 @@ async def test_a_client_certificate_works_where_it_is_asked_for(demanding: Kafka
     await use(address, od.Security(ssl_cafile=ca, ssl_certfile=mine))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "OAUTHBEARER"])
 async def test_connections_outlive_their_sessions(broker: KafkaBroker, mechanism: str) -> None:
     """The broker ends a session after 3 s; tokens live for 8 s. Work goes on over the same connections for 8 s."""
