@@ -36,13 +36,25 @@ def releases_of(brokers: str, seed: int | None) -> list[tuple[str, str]]:
 
 
 def left_out(items: Iterable[pytest.Item], seed: int | None) -> set[pytest.Item]:
-    """Return cases that a run leaves out: of a test marked `sampled(n)` it takes one in `n`."""
+    """Return cases that a run leaves out: of a test marked `sampled(n)` it takes one in `n`; if the mark names a
+    parameter, one in `n` of its values with each value of the others."""
     cases = defaultdict(list)
     for item in items:
         if (marker := item.get_closest_marker("sampled")) is not None:
-            cases[item.nodeid.partition("[")[0], *marker.args].append(item)
+            cases[_group_of(item, *marker.args[1:]), marker.args[0]].append(item)
     left: set[pytest.Item] = set()
-    for (_, count), several in cases.items():
-        several.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))  # which mixes parameters with each other
-        left.update(set(several) - set(one_in(count, several, seed)))
+    for (group, count), several in cases.items():
+        several.sort(key=lambda item: _number_of(item.nodeid))  # which mixes parameters with each other
+        left.update(set(several) - set(one_in(count, several, None if seed is None else seed + _number_of(group))))
     return left
+
+
+def _group_of(item: pytest.Item, parameter: str = "") -> str:
+    if not parameter:
+        return item.nodeid.partition("[")[0]
+    return item.nodeid.replace(str(item.callspec.params[parameter]), "")  # type: ignore[attr-defined]
+
+
+def _number_of(text: str) -> int:
+    """Return a number that is the same in each run, and has nothing to do with what the text says."""
+    return zlib.crc32(text.encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ from odradek.testing.kafka.releases import MATRIX, NEWEST, OTHERS
 class Case:
     """What a sample looks at in a test."""
 
-    def __init__(self, nodeid: str, *markers: pytest.Mark) -> None:
+    def __init__(self, nodeid: str, *markers: pytest.Mark, **params: str) -> None:
         self.nodeid, self._markers = nodeid, markers
+        self.callspec = SimpleNamespace(params=params)
 
     def get_closest_marker(self, name: str) -> pytest.Mark | None:
         return next((each for each in self._markers if each.name == name), None)
@@ -46,3 +48,13 @@ def test_seeds_that_follow_each_other_have_every_case_of_a_sampled_test(count: i
     for case in sampled:
         assert sum(case.nodeid in run for run in runs) == 1
     assert all({"test_a.py::test_two[a]", "test_a.py::test_two[b]"} <= run for run in runs)
+
+
+def test_with_a_parameter_that_is_named_each_run_has_each_value_of_the_others() -> None:
+    mark = pytest.mark.sampled(2, "engine").mark
+    cases: list[Any] = [Case(f"a.py::t[{e}-{n}]", mark, engine=e) for e in ("pure", "compiled") for n in range(40)]
+    runs = [{case.nodeid for case in cases} - {case.nodeid for case in left_out(cases, seed)} for seed in range(2)]
+    assert runs[0] | runs[1] == {case.nodeid for case in cases} and not runs[0] & runs[1]
+    for run in runs:
+        assert {name.partition("-")[2] for name in run} == {f"{n}]" for n in range(40)}
+        assert {name.partition("-")[0] for name in run} == {"a.py::t[pure", "a.py::t[compiled"}

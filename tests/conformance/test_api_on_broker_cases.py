@@ -292,6 +292,7 @@ def runs(message_set: bytes) -> Iterator[tuple[int, list[bytes]]]:
     yield from [(0, plain)] if plain else []
 
 
+@pytest.mark.sampled(2, "engine")
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.id) for case in CASES])
 def test_a_case_through_the_public_api(case: Case, zookeeper: ZooKeeperServer, portal: BlockingPortal) -> None:
     with ClientRun(case, zookeeper, portal) as run:

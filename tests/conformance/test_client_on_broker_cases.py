@@ -152,6 +152,7 @@ def log_bytes(exchange: Exchange, data: bytes, parts: list[Part]) -> Iterator[by
         at += 6 + part.result.received
 
 
+@pytest.mark.sampled(2, "engine")
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.id) for case in CASES])
 def test_every_reply_decodes_whole_and_split(case: Case) -> None:
     for exchange, data in answered(case):

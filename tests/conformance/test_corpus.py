@@ -37,6 +37,7 @@ def test_the_corpus_is_whole() -> None:
     assert (len(ACCEPTANCE), len(RANDOM)) == (414, 286)
 
 
+@pytest.mark.sampled(2, "engine")
 @each(RANDOM)
 def test_random_case(case: Case, as_recorded: AsRecorded) -> None:
     as_recorded(case)

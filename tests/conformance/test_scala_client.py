@@ -197,6 +197,7 @@ async def produce(case: Case, running: RunningCase) -> list[str]:
     return results
 
 
+@pytest.mark.sampled(2, "engine")
 @each("P")
 async def test_a_producer_writes_what_the_scala_producer_wrote(case: Case, zookeeper: ZooKeeperServer) -> None:
     recorded = produces(recorded_requests(case))

@@ -182,6 +182,7 @@ def test_a_tool_of_the_jars_runs_to_its_end(odradek_kafka: KafkaBroker) -> None:
         odradek_kafka.java_tool(*consumer, timeout=0.2)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("way", [signal.SIGKILL, signal.SIGTERM, None])
 def test_no_process_and_no_directory_outlives_the_test_process(way: signal.Signals | None) -> None:
     script = (
@@ -221,7 +222,9 @@ def coordinates(version: str) -> tuple[str, ...]:
     return release(version).coordinates
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("version", ["0.8.2.2", "0.10.1.1", "0.10.2.2", "2.8.2", NEWEST])
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.anyio
 async def test_clients_of_a_proxied_broker_go_through_its_proxy_over_restarts(version: str) -> None:
     async with KafkaBroker(version, proxied=True) as broker:

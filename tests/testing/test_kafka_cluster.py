@@ -14,6 +14,7 @@ from odradek.testing.kafka.releases import KRAFT, NEWEST, ZOOKEEPER
 pytestmark = pytest.mark.timeout(600)  # of several programs in Java, which a loaded machine starts slowly
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("version", "mode"),
     [(NEWEST, KRAFT), ("0.8.2.2", ZOOKEEPER), pytest.param("3.9.1", ZOOKEEPER, marks=pytest.mark.slow)],
@@ -42,7 +43,9 @@ def test_leaders_move_and_survive_the_death_of_a_broker(version: str, mode: str)
     assert not any(map(psutil.pid_exists, pids))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("version", ["0.8.2.2", NEWEST])
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.anyio
 async def test_each_broker_of_a_proxied_cluster_is_reached_through_its_own_proxy(version: str) -> None:
     async with KafkaCluster(version, proxied=True) as cluster:

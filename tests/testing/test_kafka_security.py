@@ -83,6 +83,7 @@ def credentials_of(broker: KafkaBroker, mechanism: str, user: str, password: str
     return Scram(mechanism, user, password).exchange("n" * 24)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("version", "mode"), BROKERS)
 def test_every_listener_and_mechanism_lets_its_users_in(secure: Start, version: str, mode: str) -> None:
     broker = secure(version, mode)
