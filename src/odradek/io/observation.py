@@ -98,6 +98,15 @@ class ConnectionObservation:
         elif lost:
             self.calls.connection_failed(self.broker, self.purpose, reason)
 
+    def serve(self, broker: Broker, purpose: str) -> None:
+        """The connection goes on as that of another broker or kind of work: it ends as the one and opens as the other,
+        so that observers which count open connections are right about both."""
+        was_ready = self._ready
+        self.ended(f"continues for {purpose}", lost=False)
+        self.broker, self.purpose, self._connecting_since = broker, purpose, self.clock()
+        if was_ready:
+            self.opened()
+
     def throttled(self, seconds: float) -> None:
         """A response said that a quota was exceeded."""
         self.calls.throttled(self.broker, self.purpose, seconds)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import pytest
-from tests.io.kafka.peer import negotiate
+from tests.client.observed import Recorder
+from tests.io.kafka.peer import Peer, negotiate
 from tests.io.limits import end_time_limits
 
 from odradek.core.backoff import Backoff
-from odradek.errors import Closed, InternalError, Unreachable
+from odradek.errors import Closed, InternalError, OdradekError, Unreachable
 from odradek.io.connection import ConnectionOptions, State
 from odradek.io.kafka.authentication import TokenSource
 from odradek.io.kafka.connections import BOOTSTRAP_ID, BrokerConnections
+from odradek.io.observation import observer_calls
+from odradek.observe import ConnectionEnded, ConnectionOpened
 from odradek.types import Broker
-from odradek.wire.kafka.messages.metadata import MetadataRequest
+from odradek.wire.kafka.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
 
 pytestmark = pytest.mark.anyio
 
@@ -55,7 +60,7 @@ async def test_an_address_of_the_url_that_cannot_be_reached_names_the_step(port:
     async with connections_of(f"127.0.0.1:{port}") as connections:
         for broker in (Broker(1, "127.0.0.1", port), Broker(BOOTSTRAP_ID, "127.0.0.1", port)):
             with pytest.raises(Unreachable, match="tcp: Connection refused") as caught:
-                await connections.ask(broker, MetadataRequest, lambda versions: MetadataRequest())
+                await connections.ask_metadata(broker, lambda versions: MetadataRequest())
             assert caught.value.step == "tcp"
 
 
@@ -87,9 +92,82 @@ async def test_a_server_that_says_nothing_costs_the_time_limit(silent: Broker) -
             anyio.fail_after(10),
             pytest.raises(Unreachable, match="version: this address needs a Kafka broker"),
         ):
-            await connections.ask(silent, MetadataRequest, lambda versions: MetadataRequest())
+            await connections.ask_metadata(silent, lambda versions: MetadataRequest())
         tasks.cancel_scope.cancel()
         assert repr(connections) == "<BrokerConnections 0 connections>"  # it was for this request only
+
+
+@asynccontextmanager
+async def connected(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, recorder: Recorder | None = None
+) -> AsyncIterator[BrokerConnections]:
+    """Yield connections that all lead to the peer."""
+
+    async def dial(host: str, port: int, timeout: float, *more: object) -> Any:
+        return await peer.dial(host, port, timeout)
+
+    monkeypatch.setattr("odradek.io.kafka.connections.connect", dial)
+    async with anyio.create_task_group() as peer.group:
+        async with BrokerConnections(
+            frozenset(["b:9092"]),
+            client_id="me",
+            request_timeout_s=20.0,
+            options=OPTIONS,
+            observer=None if recorder is None else observer_calls(recorder),
+        ) as connections:
+            yield connections
+        peer.group.cancel_scope.cancel()
+
+
+def cluster(*addresses: tuple[int, str, int]) -> Peer:
+    brokers = tuple([MetadataResponseBroker(node_id=id_, host=host, port=port) for id_, host, port in addresses])
+    return Peer({MetadataRequest: lambda request, version: MetadataResponse(brokers=brokers)})
+
+
+async def test_a_connection_to_an_address_goes_on_as_that_of_the_broker_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer, recorder = cluster((1, "other", 9092), (2, "b", 9092)), Recorder()
+    bootstrap, broker = Broker(BOOTSTRAP_ID, "b", 9092), Broker(2, "b", 9092)
+    async with connected(peer, monkeypatch, recorder) as connections:
+        await connections.ask_metadata(bootstrap, lambda versions: MetadataRequest())
+        await connections.ask(broker, MetadataRequest, lambda versions: MetadataRequest())
+        assert peer.connections == ["b:9092"]
+        for _ in range(2):  # the address once more, while its broker has a connection: for this request only
+            await connections.ask_metadata(bootstrap, lambda versions: MetadataRequest())
+        assert peer.connections == ["b:9092"] * 3
+        assert repr(connections) == "<BrokerConnections 1 connections>"
+    opened, ended = recorder.of(ConnectionOpened), recorder.of(ConnectionEnded)
+    assert [(event.broker.id, event.purpose) for event in opened[:2]] == [(-1, "bootstrap"), (2, "control")]
+    assert ended[0] == ConnectionEnded(bootstrap, "bootstrap", "continues for control", False)
+    assert sorted(event[:2] for event in opened) == sorted(event[:2] for event in ended)
+
+
+async def test_a_connection_to_an_address_that_no_broker_names_is_for_one_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with connected(cluster((1, "b", 9093), (2, "c", 9092)), monkeypatch) as connections:
+        await connections.ask_metadata(Broker(BOOTSTRAP_ID, "b", 9092), lambda versions: MetadataRequest())
+        assert repr(connections) == "<BrokerConnections 0 connections>"
+
+
+async def test_a_defect_in_a_connection_that_went_on_as_that_of_a_broker_ends_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    peer, broker = cluster((2, "b", 9092)), Broker(2, "b", 9092)
+    async with connected(peer, monkeypatch) as connections:
+        await connections.ask_metadata(Broker(BOOTSTRAP_ID, "b", 9092), lambda versions: MetadataRequest())
+        kept = connections.get(broker, "control")
+
+        async def fail(*arguments: object) -> Any:
+            raise LookupError("a defect")
+
+        monkeypatch.setattr(kept.connection, "_connect", fail)
+        await peer.hang_up()
+        with anyio.fail_after(30):
+            while repr(connections) != "<BrokerConnections 0 connections>":
+                with pytest.raises(OdradekError):
+                    await connections.ask(broker, MetadataRequest, lambda versions: MetadataRequest())
+        monkeypatch.undo()
+        assert connections.get(broker, "control") is not kept
 
 
 async def test_each_kind_of_work_has_its_own_until_it_is_closed() -> None:
@@ -129,5 +207,5 @@ async def test_a_token_is_fetched_before_a_connection_is_opened(silent: Broker) 
 
     async with connections_of(silent.address, tokens=TokenSource(fail, 1.0)) as connections:
         with pytest.raises(Unreachable, match="sasl: no token: the token provider raised LookupError") as caught:
-            await connections.ask(silent, MetadataRequest, lambda versions: MetadataRequest())
+            await connections.ask_metadata(silent, lambda versions: MetadataRequest())
         assert "secret" not in str(caught.value)

@@ -26,6 +26,7 @@ from odradek.io.observation import ConnectionObservation
 from odradek.io.tcp import connect
 from odradek.io.transport import Transport
 from odradek.types import Broker
+from odradek.wire.kafka.messages.metadata import MetadataRequest, MetadataResponse
 from odradek.wire.kafka.schema import Request, Response
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class BrokerConnections:
             connection = self._new(broker, purpose)
             self._connections[broker, purpose] = connection
             self._totals.add(connection.connection)
-            self._tasks.start_soon(self._run, connection, broker, purpose)
+            self._tasks.start_soon(self._run, connection)
         return connection
 
     def statistics(self) -> ClusterStatistics:
@@ -137,21 +138,40 @@ class BrokerConnections:
         build: Callable[[BrokerVersions], Request[R]],
         purpose: str = "control",
     ) -> R:
-        """Send a request to a broker over its connection for a kind of work. One without an id gets a connection for
-        this request only. Cancellation: safe.
+        """Send a request to a broker over its connection for a kind of work. Cancellation: safe.
 
         Raises what awaiting a request raises (see `InFlightRequest`), and at once, without an attempt, the reason of
         the last failure while the connection backs off from it: another broker may answer.
         """
+        connection = self.get(broker, purpose)
+        if connection.connection.available_at > anyio.current_time() and connection.connection.refusal is not None:
+            raise copy(connection.connection.refusal)
+        return await connection.submit_built(api, build)
+
+    async def ask_metadata(
+        self, broker: Broker, build: Callable[[BrokerVersions], MetadataRequest]
+    ) -> MetadataResponse:
+        """Send a Metadata request to a broker, as `ask`. One without an id gets a connection for this request only,
+        unless the response names its address: then the connection goes on as that broker's. Cancellation: safe."""
         if broker.id != BOOTSTRAP_ID:
-            connection = self.get(broker, purpose)
-            if connection.connection.available_at > anyio.current_time() and connection.connection.refusal is not None:
-                raise copy(connection.connection.refusal)
-            return await connection.submit_built(api, build)
+            return await self.ask(broker, MetadataRequest, build)
         try:
-            return await self.get(broker, "bootstrap").submit_built(api, build)
+            response = await self.get(broker, "bootstrap").submit_built(MetadataRequest, build)
+            self._keep(broker, response)
+            return response
         finally:
             self.close(broker, "bootstrap")
+
+    def _keep(self, bootstrap: Broker, response: MetadataResponse) -> None:
+        """Keep the connection to a bootstrap address as that of the broker that the response names there, which saves
+        another one with its handshake."""
+        for each in response.brokers:
+            broker = Broker(each.node_id, each.host, each.port)
+            if broker.address == bootstrap.address and (broker, "control") not in self._connections:
+                connection = self._connections[broker, "control"] = self._connections.pop((bootstrap, "bootstrap"))
+                if connection.observation is not None:
+                    connection.observation.serve(broker, "control")
+                return
 
     def _new(self, broker: Broker, purpose: str) -> KafkaConnection:
         handshake = KafkaHandshake(
@@ -168,13 +188,12 @@ class BrokerConnections:
             observation=None if self._observer is None else ConnectionObservation(self._observer, broker, purpose),
         )
 
-    async def _run(self, connection: KafkaConnection, broker: Broker, purpose: str) -> None:
+    async def _run(self, connection: KafkaConnection) -> None:
         """Run a connection. A defect that ends it has failed its requests; others must not see it."""
         try:
             await connection.connection.run()
         except InternalError:  # logged by the connection
-            if self._connections.get((broker, purpose)) is connection:
-                del self._connections[broker, purpose]
+            self._connections = {key: each for key, each in self._connections.items() if each is not connection}
         finally:
             self._totals.remove(connection.connection)
 

@@ -32,7 +32,6 @@ from odradek.io.retry import first_answer
 from odradek.io.tls import client_context
 from odradek.types import Broker
 from odradek.wire.kafka import messages
-from odradek.wire.kafka.messages.metadata import MetadataRequest, MetadataResponse
 from odradek.wire.kafka.schema import Request, Response
 
 if TYPE_CHECKING:  # imported when they are first needed, with their messages
@@ -155,7 +154,9 @@ class KafkaDriver:
             proxy=self._options.proxy,
         )
         self.epochs = LeaderEpochs()
-        self._metadata = KafkaMetadata(bootstrap, self._ask_metadata, self._options.metadata, self.epochs.forget_topics)
+        self._metadata = KafkaMetadata(
+            bootstrap, self.connections.ask_metadata, self._options.metadata, self.epochs.forget_topics
+        )
         self.coordinators = Coordinators(self._ask_any)
         self._clients: dict[tuple[int, str], KafkaBrokerClient] = {}
         self._thread = 0  # in which it was entered
@@ -265,11 +266,6 @@ class KafkaDriver:
         self, build: Callable[[BrokerVersions], messages.groups.FindCoordinatorRequest]
     ) -> messages.groups.FindCoordinatorResponse:
         return await self.ask(messages.groups.FindCoordinatorRequest, build)
-
-    async def _ask_metadata(
-        self, broker: Broker, build: Callable[[BrokerVersions], MetadataRequest]
-    ) -> MetadataResponse:
-        return await self.connections.ask(broker, MetadataRequest, build)
 
     def _routing(self) -> KafkaRoutingTable:
         return self._metadata.table.state
