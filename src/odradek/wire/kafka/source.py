@@ -9,8 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
+from types import FunctionType, TracebackType
 from typing import Any, NamedTuple
+from zlib import crc32
+
+from odradek.wire.kafka import precompiled
 
 __all__ = ["Failure", "Fixed", "Source"]
 
@@ -57,7 +60,7 @@ class Source:
     """
 
     def __init__(self, title: str, signature: str, **scope: object) -> None:
-        self._title, self._name = f"<{title}>", signature.partition("(")[0]
+        self.title, self.name = f"<{title}>", signature.partition("(")[0]
         self._lines = [f"def {signature}:"]
         self._sites: list[list[Fixed]] = [[], []]  # lines are counted from 1
         self._depth = 1
@@ -110,11 +113,22 @@ class Source:
     def text(self) -> str:
         return "\n".join([*self._lines, ""])
 
+    @property
+    def checksum(self) -> str:
+        """The name in `precompiled` of a function with this text."""
+        return f"f{crc32(self.text.encode()):08x}"
+
     def compile(self) -> Callable[..., Any]:
-        """Compile the source and return the function."""
-        exec(compile(self.text, self._title, "exec"), self._scope)
-        function: Callable[..., Any] = self._scope[self._name]  # type: ignore[assignment]  # a scope holds anything
-        return function
+        """Compile the source, unless that was done when this package was built, and return the function."""
+        compiled = getattr(precompiled, self.checksum, None)
+        if compiled is None:
+            exec(compile(self.text, self.title, "exec"), self._scope)
+            function: Callable[..., Any] = self._scope[self.name]  # type: ignore[assignment]  # a scope holds anything
+            return function
+        code = compiled.__code__.replace(
+            co_filename=self.title, co_name=self.name, co_qualname=self.name, co_firstlineno=1
+        )
+        return FunctionType(code, self._scope)
 
     def failure(self, trace: TracebackType | None) -> Failure:
         """Return the location of a failure from a traceback that begins in the function."""
