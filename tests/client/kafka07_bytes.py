@@ -92,6 +92,8 @@ class Kafka07LogMetadata:
 class Kafka07LogBroker:
     """Serves the logs. Faults: `down`; `cut_after` some bytes of the next answer; `gate` holds answers back."""
 
+    polls = None
+
     def __init__(self, broker: Broker, driver: Kafka07LogDriver) -> None:
         self.broker, self._driver = broker, driver
         self.down = False

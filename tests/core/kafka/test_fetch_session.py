@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import pytest
 
 from odradek.core.kafka.fetch_session import FetchPosition, FetchRequestSettings, FetchSession, FetchSessionState
@@ -62,6 +64,22 @@ def test_a_session_sends_only_what_changed() -> None:
     assert session.answered(answer(0))
     request = session.request({A: at(5), C: at(0)}, SETTINGS)
     assert (request.session_epoch, sent(request), forgotten(request)) == (2, {}, [1])
+
+
+class Unread(dict[TopicPartition, FetchPosition]):
+    """Positions that nobody looks through."""
+
+    def items(self) -> NoReturn:
+        raise AssertionError("thousands of them would be compared")
+
+
+def test_a_session_that_gets_the_same_mapping_again_compares_nothing() -> None:
+    session, positions = opened(), Unread({A: at(5), B: at(2)})
+    session.request(dict(positions), SETTINGS)
+    assert session.answered(answer())
+    session._remembered = positions
+    request = session.request(positions, SETTINGS)
+    assert (request.session_epoch, sent(request), forgotten(request)) == (2, {}, [])
 
 
 def test_without_a_session_every_request_is_full() -> None:

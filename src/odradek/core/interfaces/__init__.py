@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .driver import NOT_OPEN, BrokerClient, ClusterStatistics, PendingResult, ProtocolDriver
+    from .driver import NOT_OPEN, BrokerClient, ClusterStatistics, PendingResult, ProtocolDriver, SessionPolls
     from .fetch import DecoderOptions, LogDecoder, PartitionFetch
     from .groups import NO_METADATA, Assignment, Membership, OffsetStore, RebalanceListener, Subscription
     from .logs import BYTES, RECORDS, Extent, Extents, LogAccess, PositionUnit, SplitPoint
@@ -63,6 +63,7 @@ __all__ = [
     "RebalanceListener",
     "RefusalPolicy",
     "RoutingTable",
+    "SessionPolls",
     "ShareGroup",
     "ShareSubscription",
     "SplitPoint",
@@ -71,7 +72,7 @@ __all__ = [
 ]
 
 _NAMES = {
-    "driver": ("NOT_OPEN", "BrokerClient", "ClusterStatistics", "PendingResult", "ProtocolDriver"),
+    "driver": ("NOT_OPEN", "BrokerClient", "ClusterStatistics", "PendingResult", "ProtocolDriver", "SessionPolls"),
     "fetch": ("DecoderOptions", "LogDecoder", "PartitionFetch"),
     "groups": ("NO_METADATA", "Assignment", "Membership", "OffsetStore", "RebalanceListener", "Subscription"),
     "logs": ("BYTES", "RECORDS", "Extent", "Extents", "LogAccess", "PositionUnit", "SplitPoint"),

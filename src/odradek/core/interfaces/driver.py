@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .share import ShareGroup, ShareSubscription
     from .transactions import ProducerTransactions
 
-__all__ = ["NOT_OPEN", "BrokerClient", "ClusterStatistics", "PendingResult", "ProtocolDriver"]
+__all__ = ["NOT_OPEN", "BrokerClient", "ClusterStatistics", "PendingResult", "ProtocolDriver", "SessionPolls"]
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -86,6 +86,35 @@ class PendingResult(Protocol[T_co]):
     def __await__(self) -> Generator[Any, Any, T_co]: ...
 
 
+class SessionPolls(Protocol):
+    """Long polls in a fetch session (KIP-227), one at a time. The broker remembers the partitions, so that a poll of
+    thousands costs next to nothing while they are the same and have nothing new."""
+
+    @property
+    def in_session(self) -> bool:
+        """True if the last long poll, this one or a fetch, has left a session open."""
+        ...
+
+    async def poll(
+        self, fetches: Sequence[PartitionFetch], *, max_wait: float, max_bytes: int, last: object = None
+    ) -> object:
+        """Wait until one of these partitions has something. Set the results of those that have one: the response names
+        them (`PartitionFetch.answered`), or they have an error. The others may be passed to the next poll as they are.
+
+        Cancellation, and what is raised: as `BrokerClient.fetch`. Then none of the fetches may be passed on.
+
+        Args:
+            fetches: At most one for each partition.
+            max_wait: How long the broker may wait (s).
+            max_bytes: Maximum log bytes of the whole response; the first batch may be larger (bytes).
+            last: What the last poll has returned, so that this one costs less.
+
+        Returns:
+            What to pass to the next poll; it refers to the fetches.
+        """
+        ...
+
+
 class BrokerClient(Protocol):
     """The data requests of one broker, over connections it opens when first needed and reopens with back-off.
 
@@ -113,6 +142,11 @@ class BrokerClient(Protocol):
 
         The one back-off per loss: callers that wait for it need none of their own.
         """
+        ...
+
+    @property
+    def polls(self) -> SessionPolls | None:
+        """The long polls of this client in a fetch session; None: the protocol has no sessions."""
         ...
 
     def encode(self, batch: PartitionBatch, max_message_bytes: int) -> None:

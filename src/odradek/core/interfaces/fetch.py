@@ -109,6 +109,7 @@ class PartitionFetch:
 
     __slots__ = (
         "_expected",
+        "answered",
         "decoder",
         "error",
         "high_watermark",
@@ -124,6 +125,8 @@ class PartitionFetch:
     def __init__(self, decoder: LogDecoder, max_bytes: int) -> None:
         self.decoder, self.max_bytes = decoder, max_bytes
         self._expected = -1  # where the next bytes start; -1: they are not wanted
+        self.answered = False
+        """The response names it: in a fetch session it may leave out partitions that have nothing new."""
         self.received = 0
         """Log bytes the response had for it."""
         self.left_out = False

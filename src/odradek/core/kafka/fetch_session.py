@@ -8,7 +8,7 @@ in doubt, the next request is a full one; what a response says of partitions is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -124,7 +124,7 @@ class FetchSession:
     def __init__(self, enabled: bool = True) -> None:
         self.state = FetchSessionState.NONE if enabled else FetchSessionState.OFF
         self.session_id, self.epoch = NO_SESSION, FIRST_EPOCH
-        self._remembered: dict[TopicPartition, FetchPosition] = {}
+        self._remembered: Mapping[TopicPartition, FetchPosition] = {}
         self._by_id = False
 
     @property
@@ -133,15 +133,18 @@ class FetchSession:
         return self.state is not FetchSessionState.OPEN
 
     def request(self, wanted: Mapping[TopicPartition, FetchPosition], settings: FetchRequestSettings) -> FetchRequest:
-        """Return the request to fetch these partitions, and only them."""
+        """Return the request to fetch these partitions, and only them. The mapping is kept; it must not change."""
         # A session keeps the form of names that it was opened with: the broker refuses the other one with
         # FETCH_SESSION_TOPIC_ID_ERROR (KIP-516).
         if settings.by_id is not self._by_id:
             self._doubt()  # the broker is of another release by now, or the id of a topic is not known yet
         self._by_id = settings.by_id
         full = self.is_full
-        send = wanted if full else {p: pos for p, pos in wanted.items() if self._remembered.get(p) != pos}
-        forget = () if full else [p for p in self._remembered if self._is_forgotten(p, wanted)]
+        send: Mapping[TopicPartition, FetchPosition] = wanted if full else {}
+        forget: Sequence[TopicPartition] = ()
+        if not full and wanted is not self._remembered:  # the same mapping: nothing has changed
+            send = {p: pos for p, pos in wanted.items() if self._remembered.get(p) != pos}
+            forget = [p for p in self._remembered if self._is_forgotten(p, wanted)]
         request = FetchRequest(
             max_wait_ms=settings.max_wait_ms,
             min_bytes=settings.min_bytes,
@@ -153,7 +156,7 @@ class FetchSession:
             forgotten_topics_data=self._forgotten(forget),
             rack_id=settings.rack,
         )
-        self._remembered = dict(wanted)
+        self._remembered = wanted
         return request
 
     def answered(self, response: FetchResponse) -> bool:
@@ -196,7 +199,7 @@ class FetchSession:
     def _fits(self, response: FetchResponse) -> bool:
         """Return True if the response has the partitions it must have: in a session only requested ones, else all of
         them. A throttled full response may be empty."""
-        if self.state is FetchSessionState.OFF:
+        if self.state is FetchSessionState.OFF or not (self.is_full or response.responses):
             return True
         by_id = self._by_id
         known = {(pos.topic_id if by_id else p.topic, p.partition) for p, pos in self._remembered.items()}

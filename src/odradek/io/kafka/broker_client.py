@@ -1,7 +1,8 @@
 """The data requests of one broker of Kafka 0.8 or later, over one connection: `core.interfaces.BrokerClient`.
 
 Requests are made for the broker that a connection leads to, when they leave. A long poll uses a fetch session, so that
-thousands of idle partitions are named once; other fetches name what they want, because several may be in flight.
+thousands of idle partitions are named once; other fetches name what they want, because several may be in flight. The
+polls of `SessionPolls` keep the parts of their requests, too, from one to the next.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from odradek.core.kafka.fetch_session import FetchRequestSettings, FetchSession
@@ -19,7 +21,7 @@ from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import ConfigError, RemoteProtocolError
 from odradek.io.kafka.connection import KafkaConnection, VersionLimits
 from odradek.io.kafka.epoch_check import exclude_truncated
-from odradek.io.kafka.fetch_exchange import FetchExchange, PartitionExchange
+from odradek.io.kafka.fetch_exchange import MAX_RESPONSE_BYTES, FetchExchange, PartitionExchange
 from odradek.io.kafka.log_decoder import KafkaLogDecoder
 from odradek.io.kafka.topic_check import TopicCheck
 from odradek.io.requests import InFlightRequest
@@ -39,9 +41,6 @@ if TYPE_CHECKING:
 
 __all__ = ["BrokerClientSettings", "KafkaBrokerClient"]
 
-MAX_RESPONSE_BYTES = (1 << 31) - 1
-"""Maximum size of a response to Fetch (bytes). The part of it that is kept is bounded per partition."""
-
 FETCH_ATTEMPTS = 3
 """Requests for one fetch: a broker may have forgotten a session, or count otherwise."""
 
@@ -58,6 +57,13 @@ class BrokerClientSettings(NamedTuple):
     request_timeout_s: float = 30.0
     max_message_bytes: int = 1 << 30
     rack: str = ""
+
+
+class _Polled(NamedTuple):
+    """A long poll in a session, and the routing table that its parts are of."""
+
+    exchange: FetchExchange
+    table: KafkaRoutingTable
 
 
 class KafkaBrokerClient:
@@ -187,34 +193,81 @@ class KafkaBrokerClient:
         if not parts:
             return
         exchange = FetchExchange(parts, self.broker.address)
-        in_session = bool(max_wait) and not self._in_session
-        session = self._session if in_session else FetchSession(enabled=False)
-        self._in_session |= in_session
+        uses_session = bool(max_wait) and not self._in_session
+        self._in_session |= uses_session
+        try:
+            session = self._session if uses_session else FetchSession(enabled=False)
+            await self._fetch(exchange, session, max_wait, min_bytes)
+            self._topics.answered(self.versions, fetches)
+        finally:
+            exchange.end()
+            self._in_session &= not uses_session
+
+    @property
+    def polls(self) -> KafkaBrokerClient:
+        """The client itself (see `BrokerClient.polls`)."""
+        return self
+
+    @property
+    def in_session(self) -> bool:
+        """True if a session is open (see `SessionPolls`)."""
+        return not self._session.is_full
+
+    async def poll(
+        self, fetches: Sequence[PartitionFetch], *, max_wait: float, max_bytes: int, last: object = None
+    ) -> object:
+        """Poll partitions (see `SessionPolls.poll`). Cancellation: as `fetch`."""
+        current = await self._topics.without_recreated(self.versions, fetches)
+        polled = await self._polled(current, last if isinstance(last, _Polled) else None)
+        exchange = polled.exchange
+        exchange.max_bytes = max_bytes
+        try:
+            if exchange.parts:
+                await self._fetch(exchange, self._session, max_wait, 1)
+                self._topics.answered(self.versions, current)
+            exchange.end_answered()
+        except BaseException:
+            exchange.end()
+            raise
+        return polled
+
+    async def _polled(self, fetches: Sequence[PartitionFetch], last: _Polled | None) -> _Polled:
+        """Return the last poll if this one is of the same fetches, and otherwise one with those of its parts that are
+        polled again."""
+        table = self._routing()
+        made: Mapping[PartitionFetch, PartitionExchange] = {}
+        if last is not None and last.table is table:
+            made = {part.fetch: part for part in last.exchange.parts}
+            if list(made) == fetches:
+                return last
+        parts = await exclude_truncated(self.connection, self.versions, self._parts(fetches, made))
+        return _Polled(FetchExchange(parts, self.broker.address), table)
+
+    async def _fetch(self, exchange: FetchExchange, session: FetchSession, max_wait: float, min_bytes: int) -> None:
+        """Make one round trip, or a few if the broker does not know the session."""
         try:
             for _ in range(FETCH_ATTEMPTS):
                 response = await self._fetch_once(exchange, session, max_wait, min_bytes)
                 if session.answered(response):
                     exchange.apply(response, self._on_leader)
-                    self._topics.answered(self.versions, fetches)
                     self._epochs.forget_committed(exchange.out_of_range)
                     return
             raise RemoteProtocolError(f"{self.broker.address}: no fetch session after {FETCH_ATTEMPTS} requests")
         except BaseException:
             session.connection_lost()
             raise
-        finally:
-            exchange.end()
-            self._in_session &= not in_session
 
     async def _fetch_once(
         self, exchange: FetchExchange, session: FetchSession, max_wait: float, min_bytes: int
     ) -> FetchResponse:
         def build(versions: BrokerVersions) -> FetchRequest:
+            if exchange.max_bytes < MAX_RESPONSE_BYTES and not versions.has_fetch_sessions:
+                raise RemoteProtocolError(f"{self.broker.address} is of an older release now, without fetch sessions")
             positions = exchange.positions(versions)
             settings = FetchRequestSettings(
                 max_wait_ms=int(max_wait * 1000),
                 min_bytes=min_bytes,
-                max_bytes=MAX_RESPONSE_BYTES,
+                max_bytes=exchange.max_bytes,
                 read_committed=exchange.read_committed,
                 rack=self._settings.rack,
                 by_id=exchange.by_id,
@@ -234,12 +287,16 @@ class KafkaBrokerClient:
         )
         return await request
 
-    def _parts(self, fetches: Sequence[PartitionFetch]) -> Sequence[PartitionExchange]:
-        """Return the parts of a request, with what the routing table has of each partition."""
+    def _parts(
+        self, fetches: Sequence[PartitionFetch], made: Mapping[PartitionFetch, PartitionExchange] = MappingProxyType({})
+    ) -> Sequence[PartitionExchange]:
+        """Return the parts of a request, with what the routing table has of each partition, and those that are made."""
         table = self._routing()
         parts = []
         for fetch in fetches:
-            if (known := table.partition(fetch.decoder.partition)) is None:
+            if (part := made.get(fetch)) is not None:
+                parts.append(part)
+            elif (known := table.partition(fetch.decoder.partition)) is None:
                 parts.append(PartitionExchange(fetch))
             else:
                 parts.append(PartitionExchange(fetch, known.leader_epoch, known.leader == self.broker.id))

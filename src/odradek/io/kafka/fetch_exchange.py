@@ -6,7 +6,7 @@ partition can only end that one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from odradek.core.interfaces import PartitionFetch
@@ -22,7 +22,10 @@ from odradek.wire.kafka.messages.data import FetchableTopicResponse, FetchPartit
 if TYPE_CHECKING:
     from odradek.core.kafka.produce import OnLeader
 
-__all__ = ["FetchExchange", "PartitionExchange"]
+__all__ = ["MAX_RESPONSE_BYTES", "FetchExchange", "PartitionExchange"]
+
+MAX_RESPONSE_BYTES = (1 << 31) - 1
+"""Maximum size of a response to Fetch (bytes). The part of it that is kept is bounded per partition."""
 
 _READ = frozenset({FetchStep.READ, FetchStep.READ_FROM_REPLICA})
 _RETRY = frozenset({FetchStep.RETRY, FetchStep.REFRESH, FetchStep.BACK_TO_LEADER})
@@ -42,6 +45,8 @@ class PartitionExchange:
 
     __slots__ = (
         "_left",
+        "_position",
+        "_versions",
         "answered",
         "decoder",
         "fetch",
@@ -59,23 +64,29 @@ class PartitionExchange:
         self.offset = self.received = 0
         self._left = fetch.max_bytes + self.decoder.max_message_bytes
         self.answered = False
+        self._position: FetchPosition | None = None
+        self._versions: BrokerVersions | None = None  # that the position is for
 
     def start(self) -> None:
         """Ask for what follows everything fed so far."""
         self.offset = self.fetch.start()
 
     def position(self, versions: BrokerVersions) -> FetchPosition:
-        """Return what to ask a broker for."""
+        """Return what to ask a broker for. It is always the same: a fetch ends when its decoder moves."""
+        if self._position is not None and versions is self._versions:
+            return self._position
         size = self.fetch.max_bytes
         if not versions.has_whole_first_message:
             size = max(size, self.decoder.needed_bytes)
-        return FetchPosition(
+        self._versions = versions
+        self._position = position = FetchPosition(
             offset=self.offset,
             max_bytes=size,
             leader_epoch=self.leader_epoch,
             last_fetched_epoch=self.decoder.leader_epoch if versions.has_truncation_detection else -1,
             topic_id=self.decoder.topic_id,
         )
+        return position
 
     def begin(self, data: FetchPartitionData) -> PartitionExchange | None:
         """Begin with the records of a response; return None if they are of no use any more."""
@@ -146,7 +157,7 @@ def _position(offset: int) -> Position | None:
 
 
 class FetchExchange:
-    """One request to Fetch and its response.
+    """One request to Fetch and its response; or several in a session, as long as no part has a result.
 
     Args:
         parts: At most one for each partition.
@@ -157,54 +168,73 @@ class FetchExchange:
         self._address = address
         for part in parts:
             part.start()
+        self.parts = parts
+        self.max_bytes = MAX_RESPONSE_BYTES
+        """Limit of the response (bytes). Partitions that follow after so many bytes are skipped: they are left out."""
         self._parts = {part.partition: part for part in parts}
         self._names = {part.decoder.topic_id: part.partition.topic for part in parts}
+        self._positions: Mapping[TopicPartition, FetchPosition] = {}
+        self._versions: BrokerVersions | None = None  # that the positions are for
+        self._sink: PartitionExchange | None = None
+        self._received = 0  # bytes of records, without those of the sink
+        self._answered: dict[PartitionExchange, None] = {}
         self.by_id = False
         """The version of the request, and so its response, names topics by id."""
-
-    @property
-    def read_committed(self) -> bool:
+        self.read_committed = any(part.decoder.read_committed for part in parts)
         """The isolation of the request: that of its decoders."""
-        return any(part.decoder.read_committed for part in self._parts.values())
 
     @property
     def topic_ids(self) -> Collection[bytes]:
         """The ids of all topics; all zero for those whose id is not known."""
         return self._names.keys()
 
-    def positions(self, versions: BrokerVersions) -> dict[TopicPartition, FetchPosition]:
-        """Return what to ask a broker with these versions for, by partition. The response is from that broker, too."""
+    def positions(self, versions: BrokerVersions) -> Mapping[TopicPartition, FetchPosition]:
+        """Return what to ask a broker with these versions for, by partition: the same mapping as long as they are the
+        same. The response is from that broker, too."""
         self.by_id = versions.names_topics_by_id(FetchRequest, self.topic_ids)
-        return {where: part.position(versions) for where, part in self._parts.items()}
+        if versions is not self._versions:
+            self._positions = {where: part.position(versions) for where, part in self._parts.items()}
+            self._versions = versions
+        return self._positions
 
     def open_sink(self, topic: FetchableTopicResponse, data: FetchPartitionData) -> PartitionExchange | None:
         """Return the receiver of a partition's record bytes (`wire.kafka.fetch_response.OpenSink`)."""
-        part = self._part(topic, data)
-        return None if part is None else part.begin(data)
+        if self._sink is not None:
+            self._received += self._sink.received
+        part = self._part(topic, data) if self._received < self.max_bytes else None
+        self._sink = None if part is None else part.begin(data)
+        return self._sink
 
     def apply(self, response: FetchResponse, on_leader: OnLeader) -> None:
         """Set the result of every fetch that the response is about. An error of the whole response is that of the
         fetches it says nothing else about."""
         # A response in a session leaves out partitions that have nothing new (KIP-227): their fetches have no error and
         # no bytes, which is an empty response.
-        left = dict(self._parts)
-        has_records = any(part.received for part in left.values())
+        has_records = self._received > 0 or (self._sink is not None and self._sink.received > 0)
         for topic in response.responses:
             for data in topic.partitions:
                 if (part := self._part(topic, data)) is not None:
-                    left.pop(part.partition, None)
+                    self._answered[part] = None
+                    part.fetch.answered = True
                     part.apply(data, self._address, has_records=has_records)
                     if data.error_code and (leader := data.current_leader).leader_id >= 0:
                         on_leader(part.partition, leader.leader_id, leader.leader_epoch, response.node_endpoints)
         if response.error_code:
             error = self._error(response.error_code)
-            for part in left.values():
-                part.fetch.error = error
+            for part in self.parts:
+                if part not in self._answered:
+                    self._answered[part] = None
+                    part.fetch.error = error
+
+    def end_answered(self) -> None:
+        """Accept no more bytes for the parts that have a result."""
+        for part in self._answered:
+            part.end()
 
     @property
     def out_of_range(self) -> Collection[TopicPartition]:
         """The partitions whose logs do not have what was asked for."""
-        return [where for where, part in self._parts.items() if isinstance(part.fetch.error, OffsetOutOfRange)]
+        return [part.partition for part in self._answered if isinstance(part.fetch.error, OffsetOutOfRange)]
 
     def end(self) -> None:
         """Accept no more bytes."""

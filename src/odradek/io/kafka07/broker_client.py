@@ -93,6 +93,8 @@ class Kafka07BrokerClient:
         options: Time limit and message size.
     """
 
+    polls = None
+
     def __init__(self, broker: Broker, connection: Connection, options: BrokerClientOptions | None = None) -> None:
         self.broker, self.connection, self.options = broker, connection, options or BrokerClientOptions()
         self._source = object()  # of what came over

@@ -92,6 +92,8 @@ class MemoryBrokerClient:
         topic_id: Returns the id of a topic as the client knows it, which its fetches have; by default they have none.
     """
 
+    polls = None
+
     def __init__(
         self,
         broker: Broker,
