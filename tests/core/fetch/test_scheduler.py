@@ -382,7 +382,7 @@ def test_a_long_poll_does_not_block_a_partition_that_becomes_ready_meanwhile() -
     assert [fetch.cursor for fetch in other.fetches] == [bench[1]] and other.max_wait == 0.0
     bench.finish(other.fetches[0])
     assert bench.scheduler.next_fetch(0.0).wait > 0.9, "it backs off while the poll is in flight"
-    bench.scheduler.long_poll_finished()
+    bench.scheduler.long_poll_finished(poll.fetches, in_session=False)
     bench.finish(poll.fetches[0])
     assert bench.scheduler.next_fetch(0.0).max_wait == 0.5
 

@@ -3,9 +3,10 @@
     next_fetch -> BrokerClient.fetch -> (decompress, in a thread where that takes long) -> complete -> next_fetch
 
 Two fetches are in flight at a time, each for partitions of its own, so that the broker works while its last response is
-decoded. The loop queues the rows of a response, and sends the next fetch, before the user's task runs. The decisions
-are those of `core.fetch.scheduler`; the state of a broker follows the table BROKER of `core.states`, that of a
-partition the table CURSOR. After a lost connection, fetches wait for the back-off of the connection.
+decoded; beside them, a third loop has the long polls of a fetch session. A loop queues the rows of a response, and
+sends the next fetch, before the user's task runs. The decisions are those of `core.fetch.scheduler`; the state of a
+broker follows the table BROKER of `core.states`, that of a partition the table CURSOR. After a lost connection, fetches
+wait for the back-off of the connection.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from odradek.client.consumer.fetch_settings import FetchSettings
 from odradek.client.consumer.observation import ReaderObservation
 from odradek.core.fetch.cursor import Cursor, CursorFetch
 from odradek.core.fetch.read_ahead import ReadAheadBudget
-from odradek.core.fetch.scheduler import FetchScheduler, SchedulerCallbacks
+from odradek.core.fetch.scheduler import FetchScheduler, NextFetch, SchedulerCallbacks
 from odradek.core.fetch.stream_quota import StreamQuota
-from odradek.core.interfaces import ProtocolDriver
+from odradek.core.interfaces import ProtocolDriver, SessionPolls
 from odradek.core.states import BROKER, BrokerEvent, BrokerState, CursorState
 from odradek.errors import BrokerError, OdradekError, OffsetOutOfRange
 from odradek.io.gather import gather_outcomes
@@ -116,22 +117,27 @@ class BrokerFetcher:
         self.state = BROKER.start
         self.fetches = self.fetched_bytes = 0
         self._host = host
-        self._work, self._resolve, self._space = Notifier(), Notifier(), Notifier()
-        callbacks = SchedulerCallbacks(
-            self._work.notify, self._resolve.notify, self._space.notify, host.available.notify
-        )
+        self._last_poll: object = None
+        self._work, self._polls, self._resolve, self._space = Notifier(), Notifier(), Notifier(), Notifier()
+        callbacks = SchedulerCallbacks(self._on_work, self._resolve.notify, self._space.notify, host.available.notify)
         self.scheduler = FetchScheduler(host.budget, host.settings.policy, callbacks)
 
     def start(self) -> None:
         """Start its loops."""
         for _ in range(FETCHES_IN_FLIGHT):
-            self._host.spawn(self._fetch_loop)
+            self._host.spawn(self._fetch_loop, self.scheduler.next_fetch, self._work)
+        self._host.spawn(self._fetch_loop, self.scheduler.next_poll, self._polls)
         self._host.spawn(self._resolve_loop)
 
     def on_table_changed(self) -> None:
         """Check again whether the broker is registered."""
-        self._work.notify()
+        self._on_work()
         self._resolve.notify()
+
+    def _on_work(self) -> None:
+        self._work.notify()
+        if self.scheduler.in_session:
+            self._polls.notify()
 
     def _transition(self, event: BrokerEvent) -> bool:
         """Return True if the state changed: worth one line in the log."""
@@ -150,45 +156,68 @@ class BrokerFetcher:
 
     # ---- fetching ----
 
-    async def _fetch_loop(self) -> None:
+    async def _fetch_loop(self, what_is_next: Callable[[float], NextFetch], work: Notifier) -> None:
         while True:
-            version = self._work.version
+            version = work.version
             if (broker := self._broker()) is None:
-                await self._work.wait(version)
+                self.scheduler.end_polls(anyio.current_time())  # another broker may serve the partitions
+                self._last_poll = None
+                await work.wait(version)
                 continue
-            fetches, max_wait, wait = self.scheduler.next_fetch(anyio.current_time())
-            if fetches:
-                await self._fetch(broker, fetches, max_wait)
+            following = what_is_next(anyio.current_time())
+            if following.fetches:
+                await self._fetch(broker, following)
             else:
-                await self._work.wait(version, wait)
+                await work.wait(version, following.wait)
 
-    async def _fetch(self, broker: Broker, fetches: Sequence[CursorFetch], max_wait: float) -> None:
+    async def _fetch(self, broker: Broker, following: NextFetch) -> None:
         """Make one round trip, and handle its result."""
+        fetches, max_wait = following.fetches, following.max_wait
         client = self._host.driver.broker(broker, purpose=self._host.poll_purpose if max_wait else "fetch")
         lost = False
         self.fetches += 1
         sent_at = anyio.current_time()
         try:
-            await client.fetch(fetches, max_wait=max_wait)
+            if following.max_bytes:
+                fetches = await self._poll(client.polls, following)
+            else:
+                await client.fetch(fetches, max_wait=max_wait)
         except OdradekError as error:
-            lost = error.retriable and not isinstance(error, BrokerError)
-            if self._transition(BrokerEvent.FAILED):
-                log.warning("broker %d at %s: %s; retrying", broker.id, broker.address, error)
-            if not lost:  # it is the error of each of these partitions, which ends them or has them back off
-                for fetch in fetches:
-                    fetch.error = error
-            elif error.refresh_metadata:  # perhaps another broker serves them now
-                self._host.refresh_metadata()
+            lost = self._on_failure(broker, fetches, error)
         else:
             self._on_response(broker, fetches)
             if not max_wait:
                 self.scheduler.responded(fetches, anyio.current_time() - sent_at)
         finally:
             if max_wait:
-                self.scheduler.long_poll_finished()
+                polls = client.polls
+                self.scheduler.long_poll_finished(fetches, in_session=polls is not None and polls.in_session)
+                if not self.scheduler.in_session:
+                    self._last_poll = None
         self._handle_response(fetches, lost)
         if lost:  # together with what becomes due meanwhile
             await anyio.sleep_until(client.available_at)
+
+    async def _poll(self, polls: SessionPolls | None, following: NextFetch) -> Sequence[CursorFetch]:
+        """Make one long poll in a session. Return the fetches that are finished."""
+        assert polls is not None
+        fetches, max_wait, _, limit = following
+        last, self._last_poll = self._last_poll, None
+        self._last_poll = await polls.poll(fetches, max_wait=max_wait, max_bytes=limit, last=last)
+        return [fetch for fetch in fetches if fetch.answered or fetch.error is not None]
+
+    def _on_failure(self, broker: Broker, fetches: Sequence[CursorFetch], error: OdradekError) -> bool:
+        """Return True if the connection was lost. Otherwise it is the error of each of these partitions, which ends
+        them or has them back off."""
+        if self._transition(BrokerEvent.FAILED):
+            log.warning("broker %d at %s: %s; retrying", broker.id, broker.address, error)
+        if lost := error.retriable and not isinstance(error, BrokerError):
+            if error.refresh_metadata:  # perhaps another broker serves them now
+                self._host.refresh_metadata()
+        else:
+            for fetch in fetches:
+                fetch.error = error
+        return lost
 
     def _on_response(self, broker: Broker, fetches: Sequence[CursorFetch]) -> None:
         if self._host.observation is not None:

@@ -42,6 +42,11 @@ class CursorFetch(PartitionFetch):
         self.reserved_bytes = int(max_bytes * cursor.share.expansion)
         """Memory that its quota keeps free for the result (bytes)."""
 
+    def reserve_received(self) -> None:
+        """Keep memory free for what has come, from now on."""
+        self.reserved_bytes = int(self.received * self.cursor.share.expansion)
+        self.quota.reserve(self.reserved_bytes)
+
     @property
     def is_current(self) -> bool:
         """The cursor still waits for it: it was neither unassigned nor moved by a seek meanwhile."""
@@ -254,12 +259,15 @@ class Cursor:
         self.attempts += 1
         self.retry_at = at
 
-    def send(self, max_bytes: int, quota: StreamQuota) -> CursorFetch:
-        """Return its part of the fetch that is about to be sent."""
+    def send(self, max_bytes: int, quota: StreamQuota, *, reserve: bool = True) -> CursorFetch:
+        """Return its part of the fetch that is about to be sent. `reserve`: keep memory free for its result."""
         assert self.decoder is not None
         self._transition(CursorEvent.SEND)
         self.fetch = fetch = CursorFetch(self, self.decoder, max_bytes, quota, self._tail > 0)
-        quota.reserve(fetch.reserved_bytes)
+        if reserve:
+            quota.reserve(fetch.reserved_bytes)
+        else:
+            fetch.reserved_bytes = 0
         return fetch
 
     def wanted_bytes(self) -> int:

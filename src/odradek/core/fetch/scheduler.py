@@ -5,13 +5,18 @@ the result (`requeue`); `now` and jitter are arguments, and so are the callbacks
 be fetched is in exactly one place, which its state names: the queue of its quota (READY), a fetch (IN_FLIGHT), the
 back-off heap (BACKING_OFF), or none, until the user resumes it or takes records (PAUSED, OUT_OF_QUOTA). The cost of a
 fetch depends on the partitions in it, not on how many there are.
+
+Partitions that had nothing last time are quiet. If there are many partitions, and a long poll has opened a fetch
+session, the quiet ones are all in the long polls of another loop (`next_poll`): their fetches stay part of one poll
+after the other until they have a result, so that a poll costs next to nothing for each. Otherwise a long poll is one of
+the fetches, for as many as there is memory for.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from heapq import heappop, heappush
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import NamedTuple
 
@@ -28,6 +33,10 @@ __all__ = ["FetchPolicy", "FetchScheduler", "NextFetch", "SchedulerCallbacks"]
 IDLE_POLL_S = 50e-6
 """Poll interval per idle partition: with n of them, each is polled at most once every n times this long (s). Polling
 one takes client and broker about a quarter of it, so thousands of idle partitions never keep a core busy."""
+
+MANY_PARTITIONS = 64
+"""Partitions of one broker up to which long polls are among the fetches, each of which has memory for about so many. If
+there are more, a loop of its own has the polls; a record of a few does not pay for the change of tasks."""
 
 COALESCE_FRACTION = 0.5
 """Partitions due within this fraction of the longest idle pause are polled now, in one request with others."""
@@ -73,11 +82,13 @@ class NextFetch(NamedTuple):
         max_wait: How long the broker may wait until it has something (s). More than 0 is a long poll: send it on a
             connection of its own, so that it delays no other fetch, and call `long_poll_finished` afterwards.
         wait: Without fetches: when to ask again at the latest (s from now).
+        max_bytes: Maximum log bytes of the response to a long poll in a session (bytes); 0: it is another fetch.
     """
 
     fetches: Sequence[CursorFetch]
     max_wait: float
     wait: float
+    max_bytes: int = 0
 
 
 class FetchScheduler:
@@ -98,7 +109,10 @@ class FetchScheduler:
         self._quotas: dict[int, StreamQuota] = {}
         self._backing_off: list[tuple[float, int, Cursor]] = []
         self._entry_number = count()
+        self.in_session = False
+        """Quiet partitions are polled by a loop of its own: there are many, and a fetch session."""
         self._long_poll_in_flight = False
+        self._next_poll_at = -math.inf
 
     @property
     def held_bytes(self) -> int:
@@ -157,14 +171,14 @@ class FetchScheduler:
     def _long_poll(self, fetches: Sequence[CursorFetch]) -> float:
         """Return how long the broker may wait: 0 unless all of these had nothing last time, and one at a time, so that
         a loop is left for partitions that become ready meanwhile."""
-        if not fetches or not self._policy.long_poll_s or self._long_poll_in_flight:
+        if not fetches or not self._can_poll or self.in_session:
             return 0.0
         self._long_poll_in_flight = all(fetch.cursor.empty_responses for fetch in fetches)
         return self._policy.long_poll_s if self._long_poll_in_flight else 0.0
 
-    def long_poll_finished(self) -> None:
-        """The response to a long poll is there, or will never be."""
-        self._long_poll_in_flight = False
+    @property
+    def _can_poll(self) -> bool:
+        return self._policy.long_poll_s > 0 and not self._long_poll_in_flight
 
     def responded(self, fetches: Sequence[CursorFetch], seconds: float) -> None:
         """Note how long a response took, before its result is completed. Partitions request more at a time from a
@@ -187,11 +201,15 @@ class FetchScheduler:
         soon = now + COALESCE_FRACTION * self._policy.idle.max_s
         while heap and heap[0][0] <= soon:
             at, _, cursor = heappop(heap)
-            quota = cursor.share.quota
-            is_due = cursor.state is CursorState.BACKING_OFF and cursor.retry_at == at
-            if is_due and quota is not None and quota.scheduler is self:
-                cursor.poll()
-                quota.ready[cursor] = None
+            self._queue_again(cursor, at)
+
+    def _queue_again(self, cursor: Cursor, at: float) -> None:
+        """Queue a cursor whose back-off ends, unless its entry for this time is out of date."""
+        quota = cursor.share.quota
+        is_due = cursor.state is CursorState.BACKING_OFF and cursor.retry_at == at
+        if is_due and quota is not None and quota.scheduler is self:
+            cursor.poll()
+            quota.ready[cursor] = None
 
     def _add_fetches(self, quota: StreamQuota, max_bytes: int, fetches: list[CursorFetch]) -> int:
         """Add fetches of one quota, of `max_bytes` together or a little more. Return how many bytes."""
@@ -226,6 +244,92 @@ class FetchScheduler:
             self.callbacks.available()
         return 0
 
+    # ---- long polls in a session ----
+
+    def next_poll(self, now: float) -> NextFetch:
+        """Return the next long poll in a fetch session, of all quiet partitions, or when to ask again if there is none.
+
+        What a poll may bring is bounded as a whole, by the quota with the least space: all of it may be of one quota.
+        The partitions of a full quota are in no poll until records of it are taken.
+        """
+        if not self.in_session:
+            self.end_polls(now)
+        if not self.in_session or self._long_poll_in_flight:
+            return NextFetch((), 0.0, math.inf)
+        if now < self._next_poll_at:
+            return NextFetch((), 0.0, self._next_poll_at - now)
+        self._end_changed(now)
+        self._add_quiet()
+        self._next_poll_at = now + IDLE_POLL_S * sum([len(quota.polled) for quota in self._quotas.values()])
+        granted = {quota: quota.grant_poll() for quota in self._quotas.values() if quota.polled}
+        if not all(granted.values()):
+            self.callbacks.available()
+        sizes = [size for size in granted.values() if size]
+        if not sizes:
+            return NextFetch((), 0.0, math.inf)
+        fetches = [fetch for quota, size in granted.items() if size for fetch in quota.polled]
+        self._long_poll_in_flight = True
+        return NextFetch(fetches, self._policy.long_poll_s, math.inf, min(sizes))
+
+    def _end_changed(self, now: float) -> None:
+        """End the fetches of cursors that are paused, or no longer wait for them, or are served by another broker."""
+        for quota in self._quotas.values():
+            changed = []
+            for fetch in quota.polled:
+                cursor = fetch.cursor
+                if cursor.fetch is not fetch or cursor.share.quota is not quota or cursor.pause_reasons:
+                    changed.append(fetch)
+            self._end_polled(changed, now)
+
+    def _end_polled(self, fetches: Iterable[CursorFetch], now: float) -> None:
+        """End fetches between two polls as if they had been answered with nothing, which they were."""
+        for fetch in fetches:
+            del fetch.quota.polled[fetch]
+            if fetch.cursor.complete(fetch, now, None):
+                self.requeue(fetch.cursor, now, 0.0)
+            self.callbacks.work()
+
+    def _add_quiet(self) -> None:
+        """Add the partitions that had nothing last time, whether they back off or wait to be fetched."""
+        after_errors = []
+        for entry in self._backing_off:
+            if entry[2].attempts:
+                after_errors.append(entry)
+            else:
+                self._queue_again(entry[2], entry[0])
+        heapify(after_errors)
+        self._backing_off = after_errors
+        for quota in self._quotas.values():
+            for cursor in [each for each in quota.ready if each.empty_responses]:
+                del quota.ready[cursor]
+                if size := self._wanted_bytes(cursor, quota):
+                    quota.polled[cursor.send(size, quota, reserve=False)] = None
+
+    def long_poll_finished(self, finished: Iterable[CursorFetch], *, in_session: bool) -> None:
+        """Note that the response to a long poll is there, or will never be.
+
+        Args:
+            finished: Those of its fetches that are part of no other poll: they have a result, or there is none.
+            in_session: A session is open for the next one.
+        """
+        partitions = sum([quota.active for quota in self._quotas.values()])
+        self._long_poll_in_flight, self.in_session = False, in_session and partitions > MANY_PARTITIONS
+        for fetch in finished:
+            if fetch in fetch.quota.polled:
+                del fetch.quota.polled[fetch]
+                fetch.reserve_received()
+                self.callbacks.work()  # the other loops go on with it
+        if self.in_session:
+            self.callbacks.work()
+
+    def end_polls(self, now: float) -> None:
+        """End the fetches that wait for the next poll: there is no session, or no broker, or there are few partitions.
+        A poll in flight ends first."""
+        if not (self.in_session and self._long_poll_in_flight):
+            self.in_session = False
+            for quota in self._quotas.values():
+                self._end_polled(list(quota.polled), now)
+
     # ---- afterwards ----
 
     def requeue(self, cursor: Cursor, now: float, jitter: float) -> None:
@@ -254,13 +358,15 @@ class FetchScheduler:
         """Fetch it again later: the broker had nothing for it, or a passing error."""
         if cursor.attempts:
             delay = self._policy.retry.delay(cursor.attempts - 1, jitter)
-        elif self._policy.long_poll_s and not self._long_poll_in_flight:
+        elif self._can_poll and not self.in_session:
             delay = 0.0
         else:
             idle = self._policy.idle.delay(cursor.empty_responses - 1, jitter)
             delay = max(idle, IDLE_POLL_S * len(self._backing_off))
         cursor.back_off(now + delay)
         heappush(self._backing_off, (cursor.retry_at, next(self._entry_number), cursor))
+        if self.in_session and self._can_poll:
+            self.callbacks.work()  # the loop of the polls takes it at once
 
     # ---- positions ----
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from odradek.core.fetch.read_ahead import ReadAheadBudget, decaying_maximum
+from odradek.core.fetch.read_ahead import ReadAheadBudget, decaying_maximum, expected_expansion
 
 if TYPE_CHECKING:
-    from odradek.core.fetch.cursor import Cursor
+    from odradek.core.fetch.cursor import Cursor, CursorFetch
     from odradek.core.fetch.quota_share import QuotaShare
     from odradek.core.fetch.scheduler import FetchScheduler
 
@@ -31,7 +31,8 @@ class StreamQuota:
         recounted               + held, and deliverable if it was queued; it may end `full` (`freed`)
         reserve, released       +, - reserved, for each fetch once, whoever waits for its result
         decompress_waits, _ends +, - pending_decompress
-        grant, block            `full` begins
+        grant, grant_poll       `full` begins or ends
+        block                   `full` begins
         try_unblock             `full` ends
     """
 
@@ -39,6 +40,11 @@ class StreamQuota:
         self.budget, self.scheduler = budget, scheduler
         self.ready: OrderedDict[Cursor, None] = OrderedDict()
         """Cursors that wait to be fetched. One that is not READY any more, or counts elsewhere, is ignored."""
+        self.polled: dict[CursorFetch, None] = {}
+        """The fetches of its quiet partitions that are part of every long poll in a session, until they have a result.
+        They reserve nothing each: `for_polls` is for what one poll brings."""
+        self.for_polls = 0
+        """Memory that nothing else may use while there are quiet partitions (bytes)."""
         self.allowance = 0
         """The memory they may hold together, as of `refresh` (bytes)."""
         self.active = self.deliverable = self.partitions_with_more = 0
@@ -100,7 +106,7 @@ class StreamQuota:
 
     @property
     def free(self) -> int:
-        return self.allowance - self.held - self.reserved
+        return self.allowance - self.held - self.reserved - (self.for_polls if self.polled else 0)
 
     def refresh(self) -> None:
         """Update the allowance to the number of partitions there are now."""
@@ -116,6 +122,18 @@ class StreamQuota:
             return fits
         self.full = bool(self.deliverable or self.reserved)
         return 0 if self.full else min(size, min_bytes)
+
+    def grant_poll(self) -> int:
+        """Return how many bytes a long poll of its quiet partitions may bring now; 0: the quota is full. At most a
+        quarter of the memory is for polls, since it is for them all the time."""
+        self.refresh()
+        limits, expansion = self.budget.limits, expected_expansion(self.expansion)
+        size = max(min(limits.usual_fetch_bytes, int(self.allowance / 4 / expansion)), limits.min_bytes)
+        self.for_polls = int(size * expansion)
+        if self.free >= 0:
+            return size
+        self.full = bool(self.deliverable or self.reserved)
+        return 0 if self.full else limits.min_bytes
 
     def reserve(self, memory: int) -> None:
         """Keep memory free for the result of a fetch (bytes)."""
