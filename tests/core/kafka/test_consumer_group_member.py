@@ -124,6 +124,33 @@ def test_later_heartbeats_say_only_what_changed() -> None:
     assert (request.topic_partitions, request.subscribed_topic_names, request.rack_id) == (None, None, None)
 
 
+def test_partitions_that_stay_are_listed_once_whatever_their_number() -> None:
+    driver = Driver().joined(*range(1000))
+    before, owned = driver.member.heartbeat, driver.member.owned
+    driver.now = 5
+    driver.expect(beat())
+    after = driver.member.heartbeat
+    assert before is not None and after is not None and after.topic_partitions is before.topic_partitions
+    assert driver.member.owned is owned and driver.poll() == []
+    driver.now = 10
+    driver.expect(target(*range(999), epoch=2))
+    driver.poll()
+    driver.revoked()
+    assert driver.sent().topic_partitions == (TopicIdPartitions(topic_id=ID_T, partitions=tuple(range(999))),)
+
+
+def test_a_topic_that_was_made_again_is_listed_with_its_new_id() -> None:
+    driver = Driver().joined(0)
+    driver.now = 5
+    driver.expect(target(0, topic_id=ID_U, epoch=2))
+    driver.member.resolved({ID_U: "t"})
+    driver.now = 10
+    driver.poll()
+    heartbeat = driver.member.heartbeat
+    assert heartbeat is not None
+    assert heartbeat.topic_partitions == (TopicIdPartitions(topic_id=ID_U, partitions=(0,)),)
+
+
 def test_a_server_that_gives_ids_is_heard() -> None:
     driver = Driver(member_id="").coordinated()
     assert driver.expect(target(member_id="given")).member_id == ""

@@ -55,8 +55,9 @@ class Committer:
         """
         async with self._one_at_a_time:
             self._mark_current()
-            names = self._progress.keys() if partitions is None else self._progress.keys() & set(partitions)
-            chosen = {p: self._progress[p] for p in names}
+            chosen = self._progress
+            if partitions is not None:
+                chosen = {p: self._progress[p] for p in self._progress.keys() & set(partitions)}
             due = {p: at for p, progress in chosen.items() if (at := progress.to_commit) is not None}
             return await self._store(due) if due else {}
 

@@ -151,6 +151,8 @@ class PartitionProgress:
     @property
     def to_commit(self) -> Position | None:
         """`position` if it is known and not stored already, nor to be stored by a transaction, else None."""
+        if self._first is None and self._floor == self.committed:
+            return None  # as all quiet partitions, of which there may be thousands
         position = self.position
         return None if position == self.committed or self.stored_by_transactions or self.log_gone else position
 

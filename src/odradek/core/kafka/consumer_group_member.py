@@ -112,6 +112,10 @@ class ConsumerGroupMember(BaseMember[ConsumerGroupState, ConsumerGroupEvent]):
         self.epoch = JOIN_EPOCH
         self._target: tuple[TopicIdPartitions, ...] | None = None
         self._names: dict[bytes, str] = {}
+        # The partitions of a heartbeat and of the target are kept, with what they were made of: there may be thousands,
+        # and a heartbeat is made several times in an interval.
+        self._listed: tuple[object, tuple[TopicIdPartitions, ...]] = None, ()
+        self._named: tuple[object, frozenset[TopicPartition]] = None, frozenset()
         self._sent: Mapping[str, Any] = {}  # the fields that the coordinator has
         self._had_regex = bool(regex)
         self._interval_s = settings.heartbeat_interval_s
@@ -176,6 +180,7 @@ class ConsumerGroupMember(BaseMember[ConsumerGroupState, ConsumerGroupEvent]):
         """Apply the names of topics that `ResolveTopics` requested. Topics that are still unknown wait until the
         response to the next heartbeat; they are requested again then."""
         self._names.update(names)
+        self._listed, self._named = (None, ()), (None, frozenset())
         if self.state is _S.RESOLVING:
             self._go(_E.RESOLVED)
             self._reconcile()
@@ -266,11 +271,14 @@ class ConsumerGroupMember(BaseMember[ConsumerGroupState, ConsumerGroupEvent]):
         }
 
     def _owned_by_id(self) -> tuple[TopicIdPartitions, ...]:
-        ids = {name: topic_id for topic_id, name in self._names.items()}
-        topics: dict[bytes, list[int]] = {}
-        for partition in sorted(self.owned):
-            topics.setdefault(ids[partition.topic], []).append(partition.partition)
-        return tuple(TopicIdPartitions(topic_id=i, partitions=tuple(n)) for i, n in topics.items())
+        if self._listed[0] is not self.owned:
+            ids = {name: topic_id for topic_id, name in self._names.items()}
+            topics: dict[bytes, list[int]] = {}
+            for partition in sorted(self.owned):
+                topics.setdefault(ids[partition.topic], []).append(partition.partition)
+            parts = [TopicIdPartitions(topic_id=i, partitions=tuple(n)) for i, n in topics.items()]
+            self._listed = self.owned, tuple(parts)
+        return self._listed[1]
 
     # ---- inside: responses ----
 
@@ -325,7 +333,9 @@ class ConsumerGroupMember(BaseMember[ConsumerGroupState, ConsumerGroupEvent]):
         # The coordinator gives a partition to its next member only after a heartbeat without it (KIP-848), and that one
         # waits for the user, who may have to commit first. The member takes new partitions afterwards: a heartbeat that
         # names them acknowledges the whole target.
-        wanted = self._wanted()
+        wanted = self._wanted(self._target)
+        if wanted is self.owned:
+            return
         if self.owned - wanted:
             self._go(_E.REVOKE)
             self._revoke(self.owned - wanted)
@@ -334,11 +344,11 @@ class ConsumerGroupMember(BaseMember[ConsumerGroupState, ConsumerGroupEvent]):
             self.owned = wanted
             self._heartbeat_at = 0.0  # acknowledge at once
 
-    def _wanted(self) -> frozenset[TopicPartition]:
-        names, target = self._names, self._target or ()
-        return frozenset(
-            TopicPartition(names[t.topic_id], n) for t in target for n in t.partitions if t.topic_id in names
-        )
+    def _wanted(self, target: tuple[TopicIdPartitions, ...]) -> frozenset[TopicPartition]:
+        if self._named[0] is not target:
+            known = [(self._names[t.topic_id], t.partitions) for t in target if t.topic_id in self._names]
+            self._named = target, frozenset([TopicPartition(name, n) for name, numbers in known for n in numbers])
+        return self._named[1]
 
     def _react(self, error: ErrorCode, now: float, backoff_s: float, text: str | None = None) -> None:
         self._sent = {}  # the coordinator may not have read the refused heartbeat
