@@ -37,7 +37,8 @@ from odradek.core.interfaces import (
 )
 from odradek.core.kafka07.routing import BrokersChanged, Kafka07RoutingTable, TopicChanged
 from odradek.core.produce.partitioners import Partitioner
-from odradek.errors import ConnectionLost, SessionExpired, Unreachable
+from odradek.errors import ConnectionLost, OdradekError, SessionExpired, Unreachable
+from odradek.io.gather import gather_outcomes
 from odradek.io.kafka07.log_access import Kafka07LogAccess
 from odradek.io.notifier import Notifier
 from odradek.types import EARLIEST, AtTime, Broker, CommittedPosition, Position, PositionSpec, TopicPartition
@@ -160,6 +161,14 @@ class Kafka07LogBroker:
         self, partition: TopicPartition, at: PositionSpec | AtTime, *, read_committed: bool = False
     ) -> Position:
         return (await self.positions(partition, at) or await self.positions(partition, EARLIEST))[0]
+
+    async def resolve_positions(
+        self, wanted: Mapping[TopicPartition, PositionSpec | AtTime], *, read_committed: bool = False
+    ) -> Mapping[TopicPartition, Position | OdradekError]:
+        async def resolve(asked: tuple[TopicPartition, PositionSpec | AtTime]) -> Position:
+            return await self.resolve_position(*asked, read_committed=read_committed)
+
+        return dict(zip(wanted, await gather_outcomes(resolve, wanted.items()), strict=True))
 
     def decoder(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> LogDecoder:
         return MessageSetDecoder(partition, position, options)

@@ -11,7 +11,7 @@ from anyio.abc import TaskGroup
 
 from odradek.errors import OdradekError
 
-__all__ = ["background_tasks", "gather", "gather_outcomes"]
+__all__ = ["CONCURRENT", "background_tasks", "gather", "gather_outcomes"]
 
 CONCURRENT = 256
 """Calls in progress at a time. More would only wait in memory: every connection below has a limit of its own."""

@@ -35,12 +35,43 @@ WHERE = TopicPartition("t", 3)
     ],
 )
 def test_a_time_is_asked_for_in_whole_milliseconds_not_before_it(at: OffsetChoice, asked: int) -> None:
-    request = list_offsets_request(WHERE, at, 2, leader_epoch=4, read_committed=True)
+    request = list_offsets_request({WHERE: at}, 2, leader_epoch=lambda partition: 4, read_committed=True)
     (topic,) = request.topics
     (partition,) = topic.partitions
     assert (request.replica_id, request.isolation_level, topic.name) == (-1, 1, "t")
     assert (partition.partition_index, partition.timestamp, partition.max_num_offsets) == (3, asked, 2)
     assert partition.current_leader_epoch == 4
+
+
+def test_partitions_are_asked_for_by_topic_each_with_its_time_and_epoch() -> None:
+    wanted: dict[TopicPartition, OffsetChoice] = {
+        TopicPartition("t", 0): EARLIEST,
+        TopicPartition("u", 1): LATEST,
+        TopicPartition("t", 2): AtTime(1.0),
+    }
+    request = list_offsets_request(wanted, 1, leader_epoch=lambda p: p.partition + 10, read_committed=False)
+    assert [
+        (topic.name, [(p.partition_index, p.current_leader_epoch, p.timestamp) for p in topic.partitions])
+        for topic in request.topics
+    ] == [("t", [(0, 10, -2), (2, 12, 1000)]), ("u", [(1, 11, -1)])]
+
+
+def test_each_partition_has_its_own_answer_or_error() -> None:
+    answers = [
+        ListOffsetsPartitionResponse(partition_index=1, offset=7),
+        ListOffsetsPartitionResponse(partition_index=0, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        ListOffsetsPartitionResponse(partition_index=9, offset=1),
+    ]
+    topics = [ListOffsetsTopicResponse(name=name, partitions=tuple(answers)) for name in ("t", "unasked")]
+    wanted = dict.fromkeys([TopicPartition("t", number) for number in range(3)], LATEST)
+    outcomes = read_list_offsets(ListOffsetsResponse(topics=tuple(topics)), wanted, "b")
+    refused, positions, unnamed = outcomes.values()
+    assert list(outcomes) == list(wanted) and positions == [7]
+    assert isinstance(refused, BrokerError) and isinstance(unnamed, RemoteProtocolError)
+
+
+def outcome(answer: ListOffsetsResponse) -> Any:
+    return read_list_offsets(answer, {WHERE: LATEST}, "b")[WHERE]
 
 
 def response(index: int = 3, **fields: Any) -> ListOffsetsResponse:
@@ -58,7 +89,7 @@ def response(index: int = 3, **fields: Any) -> ListOffsetsResponse:
     ],
 )
 def test_an_answer_names_positions_or_none(fields: dict[str, Any], positions: list[int]) -> None:
-    assert list(read_list_offsets(response(**fields), WHERE, "b")) == positions
+    assert list(outcome(response(**fields))) == positions
 
 
 @pytest.mark.parametrize(
@@ -87,14 +118,13 @@ def test_an_offset_is_listed_with_what_is_known_of_its_record(fields: dict[str, 
     ],
 )
 def test_an_error_says_what_to_do(code: int, retriable: bool, refresh: bool) -> None:
-    with pytest.raises(BrokerError) as caught:
-        read_list_offsets(response(error_code=code), WHERE, "b:9092")
-    assert (caught.value.retriable, caught.value.refresh_metadata) == (retriable, refresh)
+    error = outcome(response(error_code=code))
+    assert isinstance(error, BrokerError)
+    assert (error.retriable, error.refresh_metadata) == (retriable, refresh)
 
 
 @pytest.mark.parametrize(
     "answer", [response(index=4, offset=1), response(offset=-7), response(old_style_offsets=(3, -2))]
 )
 def test_an_answer_that_cannot_be_is_refused(answer: ListOffsetsResponse) -> None:
-    with pytest.raises(RemoteProtocolError):
-        read_list_offsets(answer, WHERE, "b")
+    assert isinstance(outcome(answer), RemoteProtocolError)

@@ -216,11 +216,15 @@ class ScriptedBroker:
 
     def list_offsets(self, request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
         (topic,) = request.topics
-        (part,) = topic.partitions
-        answer = self.position(TopicPartition(topic.name, part.partition_index), part, version)
-        return ListOffsetsResponse(topics=(ListOffsetsTopicResponse(name=topic.name, partitions=(answer,)),))
+        answers = [
+            self.position(TopicPartition(topic.name, part.partition_index), part, version) for part in topic.partitions
+        ]
+        return ListOffsetsResponse(topics=(ListOffsetsTopicResponse(name=topic.name, partitions=tuple(answers)),))
 
     def position(self, where: TopicPartition, part: ListOffsetsPartition, version: int) -> ListOffsetsPartitionResponse:
+        if where not in self.logs:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return ListOffsetsPartitionResponse(partition_index=part.partition_index, error_code=code)
         end = self.logs[where].end
         offset = {-1: end, -2: 0}.get(part.timestamp, -1)
         if version:

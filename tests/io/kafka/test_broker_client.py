@@ -843,6 +843,24 @@ async def test_a_position_is_resolved_on_every_release(release: str, at: Positio
 
 
 @every_release
+async def test_positions_of_several_partitions_take_one_request_and_another_for_times_without_one(release: str) -> None:
+    broker, unknown = ScriptedBroker(RELEASES[release]), TopicPartition("t", 9)
+    async with running(broker) as client:
+        await client.produce([batch(b"a", b"b", b"c")], acks=-1)
+        before = len(broker.requests)
+        outcomes = await client.resolve_positions({T0: LATEST, unknown: EARLIEST, T1: EARLIEST})
+        assert list(outcomes) == [T0, unknown, T1] and (outcomes[T0], outcomes[T1]) == (3, 0)
+        assert isinstance(outcomes[unknown], BrokerError)
+        assert len(broker.requests) == before + 1
+        outcomes = await client.resolve_positions({T0: AtTime(5.0), unknown: AtTime(5.0), T1: LATEST})
+        assert outcomes[T0] == (3 if client.versions.has_time_index else 0) and outcomes[T1] == 0
+        assert isinstance(outcomes[unknown], BrokerError)
+        assert len(broker.requests) == before + 3
+        with pytest.raises(BrokerError):
+            await client.resolve_position(unknown, LATEST)
+
+
+@every_release
 async def test_positions_where_a_log_can_be_cut(release: str) -> None:
     broker = ScriptedBroker(RELEASES[release])
     async with running(broker) as client:

@@ -13,7 +13,7 @@ import anyio
 from odradek.core.interfaces import ProtocolDriver, RoutingTable
 from odradek.core.missing_partitions import BETWEEN_READS_S, why_missing
 from odradek.errors import BrokerError, ConfigError, OdradekError
-from odradek.io.gather import gather_outcomes
+from odradek.io.gather import CONCURRENT
 from odradek.io.log_access import BACKOFF, REFUSALS
 from odradek.types import AtTime, Broker, Position, PositionSpec, TopicPartition
 
@@ -57,7 +57,7 @@ async def resolve_positions(
 ) -> tuple[dict[TopicPartition, Position], dict[TopicPartition, OdradekError]]:
     """Resolve positions: return those that are known now, and the errors of the others.
 
-    All brokers are asked at the same time, each with a bounded number of requests in progress. A broker that refuses
+    All brokers are asked at the same time, each for a bounded number of partitions at a time. A broker that refuses
     because it no longer leads a partition, or not yet, is asked again for some seconds. A partition that no live broker
     serves is in neither. Cancellation: safe.
     """
@@ -86,16 +86,19 @@ async def _resolve_once(
     errors: dict[TopicPartition, OdradekError] = {}
 
     async def resolve(broker: Broker, partitions: list[TopicPartition]) -> None:
-        async def resolve_one(partition: TopicPartition) -> Position:
-            client = driver.broker(broker, purpose="control")
-            return await client.resolve_position(partition, wanted[partition], read_committed=read_committed)
-
-        outcomes = await gather_outcomes(resolve_one, partitions)
-        for partition, outcome in zip(partitions, outcomes, strict=True):
-            if isinstance(outcome, OdradekError):
-                errors[partition] = outcome
-            else:
-                positions[partition] = outcome
+        for first in range(0, len(partitions), CONCURRENT):
+            some = {p: wanted[p] for p in partitions[first : first + CONCURRENT]}
+            outcomes: Mapping[TopicPartition, Position | OdradekError]
+            try:
+                client = driver.broker(broker, purpose="control")
+                outcomes = await client.resolve_positions(some, read_committed=read_committed)
+            except OdradekError as error:
+                outcomes = dict.fromkeys(some, error)
+            for partition, outcome in outcomes.items():
+                if isinstance(outcome, OdradekError):
+                    errors[partition] = outcome
+                else:
+                    positions[partition] = outcome
 
     async with anyio.create_task_group() as tasks:
         for broker, partitions in by_broker.items():

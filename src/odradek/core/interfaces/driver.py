@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar
 
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from odradek.core.admin import ClusterAdmin
     from odradek.core.observer_calls import ObserverCalls
     from odradek.core.produce.partitioners import Partitioner
+    from odradek.errors import OdradekError
     from odradek.types import AtTime, Broker, Position, PositionSpec, TopicPartition
 
     from .fetch import DecoderOptions, LogDecoder, PartitionFetch
@@ -227,6 +228,17 @@ class BrokerClient(Protocol):
             at: The time, or EARLIEST or LATEST.
             read_committed: LATEST is the end of what consumers of this isolation may read, where there are
                 transactions: `PartitionFetch.last_stable`.
+        """
+        ...
+
+    async def resolve_positions(
+        self, wanted: Mapping[TopicPartition, PositionSpec | AtTime], *, read_committed: bool = False
+    ) -> Mapping[TopicPartition, Position | OdradekError]:
+        """Resolve positions of several partitions (see `resolve_position`), in one request if the protocol can. Return
+        the position or the error of each. Cancellation: safe.
+
+        Raises:
+            OdradekError: There was no response for any of them.
         """
         ...
 

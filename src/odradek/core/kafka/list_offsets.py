@@ -6,7 +6,7 @@ files, and name the newest one that is not younger.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -35,40 +35,69 @@ _LAST_MS = 2.0**62
 
 
 def list_offsets_request(
-    partition: TopicPartition, at: OffsetChoice, count: int, *, leader_epoch: int, read_committed: bool
+    wanted: Mapping[TopicPartition, OffsetChoice],
+    count: int,
+    *,
+    leader_epoch: Callable[[TopicPartition], int],
+    read_committed: bool,
 ) -> ListOffsetsRequest:
-    """Return the request for one partition.
+    """Return the request for some partitions of one broker.
 
     Args:
-        partition: The partition.
-        at: The time, or EARLIEST or LATEST.
+        wanted: The time, or EARLIEST or LATEST, by partition.
         count: Most positions to return, where the broker returns several (before 0.10.1).
-        leader_epoch: The epoch of the leader as this client knows it; -1 fences nothing.
+        leader_epoch: The epoch of a partition's leader as this client knows it; -1 fences nothing.
         read_committed: LATEST is the end of what consumers of this isolation may read.
     """
-    wanted = ListOffsetsPartition(
-        partition_index=partition.partition,
-        current_leader_epoch=leader_epoch,
-        timestamp=time_ms(at),
-        max_num_offsets=count,
+    topics: dict[str, list[ListOffsetsPartition]] = {}
+    for partition, at in wanted.items():
+        topics.setdefault(partition.topic, []).append(
+            ListOffsetsPartition(
+                partition_index=partition.partition,
+                current_leader_epoch=leader_epoch(partition),
+                timestamp=time_ms(at),
+                max_num_offsets=count,
+            )
+        )
+    return ListOffsetsRequest(
+        replica_id=CLIENT,
+        isolation_level=int(read_committed),
+        topics=tuple([ListOffsetsTopic(name=name, partitions=tuple(parts)) for name, parts in topics.items()]),
     )
-    topic = ListOffsetsTopic(name=partition.topic, partitions=(wanted,))
-    return ListOffsetsRequest(replica_id=CLIENT, isolation_level=int(read_committed), topics=(topic,))
 
 
-def read_list_offsets(response: ListOffsetsResponse, partition: TopicPartition, context: str) -> Sequence[Position]:
-    """Return the positions that a response names, newest first; none: no record has the time or a later one.
+def read_list_offsets(
+    response: ListOffsetsResponse, wanted: Mapping[TopicPartition, OffsetChoice], address: str
+) -> dict[TopicPartition, Sequence[Position] | OdradekError]:
+    """Return the positions that a response names for each of these partitions, newest first; none: no record has the
+    time or a later one. Or the error of a partition: BrokerError, or RemoteProtocolError if there is no such answer."""
+    answers = {
+        TopicPartition(topic.name, answer.partition_index): answer
+        for topic in response.topics
+        for answer in topic.partitions
+    }
+    return {
+        partition: _outcome(answers.get(partition), f"{address}: position {at!r} of {partition}")
+        for partition, at in wanted.items()
+    }
+
+
+def _outcome(answer: ListOffsetsPartitionResponse | None, context: str) -> Sequence[Position] | OdradekError:
+    if answer is None:
+        return _no_answer(context)
+    try:
+        return _positions(answer, context)
+    except OdradekError as error:
+        return error
+
+
+def read_offset_listing(response: ListOffsetsResponse, partition: TopicPartition, context: str) -> OffsetListing:
+    """Return the offset that a response names, with its record's timestamp and leader epoch.
 
     Raises:
         BrokerError: The partition's error.
         RemoteProtocolError: The response is about something else.
     """
-    return _positions(_answer(response, partition, context), context)
-
-
-def read_offset_listing(response: ListOffsetsResponse, partition: TopicPartition, context: str) -> OffsetListing:
-    """Return the offset that a response names, with its record's timestamp and leader epoch. Raises as
-    `read_list_offsets`."""
     answer = _answer(response, partition, context)
     positions = _positions(answer, context)
     from odradek.core.admin import OffsetListing
@@ -82,7 +111,11 @@ def _answer(response: ListOffsetsResponse, partition: TopicPartition, context: s
         for answer in topic.partitions:
             if (topic.name, answer.partition_index) == (partition.topic, partition.partition):
                 return answer
-    raise RemoteProtocolError(f"{context}: the response has no such partition")
+    raise _no_answer(context)
+
+
+def _no_answer(context: str) -> RemoteProtocolError:
+    return RemoteProtocolError(f"{context}: the response has no such partition")
 
 
 def _positions(answer: ListOffsetsPartitionResponse, context: str) -> Sequence[Position]:

@@ -323,7 +323,7 @@ class KafkaAdmin(ClusterAdmin):
 
         async def find(partition: TopicPartition) -> OffsetListing:
             request = list_offsets_request(
-                partition, specs[partition], 1, leader_epoch=-1, read_committed=read_committed
+                {partition: specs[partition]}, 1, leader_epoch=lambda p: -1, read_committed=read_committed
             )
             return await self._requests.ask_leader(
                 partition,

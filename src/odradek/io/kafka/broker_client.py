@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from odradek.core.kafka.fetch_session import FetchRequestSettings, FetchSession
 from odradek.core.kafka.leader_epochs import LeaderEpochs
 from odradek.core.kafka.list_offsets import list_offsets_request, read_list_offsets
 from odradek.core.kafka.routing import KafkaRoutingTable
 from odradek.core.kafka.versions import BrokerVersions
-from odradek.errors import ConfigError, RemoteProtocolError
+from odradek.errors import ConfigError, OdradekError, RemoteProtocolError
 from odradek.io.kafka.connection import KafkaConnection, VersionLimits
 from odradek.io.kafka.epoch_check import exclude_truncated
 from odradek.io.kafka.fetch_exchange import MAX_RESPONSE_BYTES, FetchExchange, PartitionExchange
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from odradek.io.kafka.produce_exchange import ProduceExchange
 
 __all__ = ["BrokerClientSettings", "KafkaBrokerClient"]
+
+T = TypeVar("T")
 
 FETCH_ATTEMPTS = 3
 """Requests for one fetch: a broker may have forgotten a session, or count otherwise."""
@@ -329,33 +331,60 @@ class KafkaBrokerClient:
         """
         if count < 1:
             raise ConfigError(f"count must be at least 1, not {count}")
-        positions = list(await self._list_offsets(partition, at, count))
+        positions = list(await self._positions(partition, at, count))
         if count > 1 and at is not EARLIEST and len(positions) < 2:
-            positions += await self._list_offsets(partition, EARLIEST, 1)
+            positions += await self._positions(partition, EARLIEST, 1)
         return sorted(set(positions), reverse=True)[:count]
+
+    async def _positions(self, partition: TopicPartition, at: PositionSpec | AtTime, count: int) -> Sequence[Position]:
+        return _result((await self._list_offsets({partition: at}, count))[partition])
 
     async def resolve_position(
         self, partition: TopicPartition, at: PositionSpec | AtTime, *, read_committed: bool = False
     ) -> Position:
-        """Return the position of `at`: of a time, the first record of that time or a later one, or else the end.
-        Before 0.10.1 it is the newest file that is not younger, or else the beginning. Cancellation: safe.
+        """Resolve one position (see `BrokerClient.resolve_position`). Cancellation: safe."""
+        return _result((await self.resolve_positions({partition: at}, read_committed=read_committed))[partition])
+
+    async def resolve_positions(
+        self, wanted: Mapping[TopicPartition, PositionSpec | AtTime], *, read_committed: bool = False
+    ) -> Mapping[TopicPartition, Position | OdradekError]:
+        """Resolve positions: of a time, the first record of that time or a later one, or else the end. Before 0.10.1 it
+        is the newest file that is not younger, or else the beginning. One request, or two. Cancellation: safe.
         """
+        listed = await self._list_offsets(wanted, 1, read_committed=read_committed)
         otherwise = LATEST if self.versions.has_time_index else EARLIEST
-        for each in (at, otherwise):
-            if positions := await self._list_offsets(partition, each, 1, read_committed=read_committed):
-                return positions[0]
-        raise RemoteProtocolError(f"{partition}: broker {self.broker.id} returned no position for {otherwise!r}")
+        if none := {p: otherwise for p, outcome in listed.items() if not outcome}:
+            listed |= await self._list_offsets(none, 1, read_committed=read_committed)
+        return {p: self._first(p, outcome, otherwise) for p, outcome in listed.items()}
+
+    def _first(
+        self, partition: TopicPartition, listed: Sequence[Position] | OdradekError, otherwise: PositionSpec
+    ) -> Position | OdradekError:
+        if isinstance(listed, OdradekError):
+            return listed
+        if listed:
+            return listed[0]
+        return RemoteProtocolError(f"{partition}: broker {self.broker.id} returned no position for {otherwise!r}")
 
     async def _list_offsets(
-        self, partition: TopicPartition, at: PositionSpec | AtTime, count: int, *, read_committed: bool = False
-    ) -> Sequence[Position]:
-        known = self._routing().partition(partition)
-        epoch = -1 if known is None else known.leader_epoch
+        self, wanted: Mapping[TopicPartition, PositionSpec | AtTime], count: int, *, read_committed: bool = False
+    ) -> dict[TopicPartition, Sequence[Position] | OdradekError]:
+        table = self._routing()
+
+        def leader_epoch(partition: TopicPartition) -> int:
+            known = table.partition(partition)
+            return -1 if known is None else known.leader_epoch
 
         def build(versions: BrokerVersions) -> ListOffsetsRequest:
             maximum = 1 if versions.has_time_index else count
             committed = read_committed and versions.has_read_committed
-            return list_offsets_request(partition, at, maximum, leader_epoch=epoch, read_committed=committed)
+            return list_offsets_request(wanted, maximum, leader_epoch=leader_epoch, read_committed=committed)
 
         response = await self.connection.submit_built(ListOffsetsRequest, build)
-        return read_list_offsets(response, partition, f"{self.broker.address}: position {at!r} of {partition}")
+        return read_list_offsets(response, wanted, self.broker.address)
+
+
+def _result(outcome: T | OdradekError) -> T:
+    if isinstance(outcome, OdradekError):
+        raise outcome
+    return outcome

@@ -8,7 +8,7 @@ is dropped silently.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +22,9 @@ from odradek.core.interfaces import (
 )
 from odradek.core.produce.batch import are_small
 from odradek.core.produce.packed_records import PackedRecords
-from odradek.errors import BrokerError, ConfigError, ConnectionLost, MessageTooLarge, RemoteProtocolError
+from odradek.errors import BrokerError, ConfigError, ConnectionLost, MessageTooLarge, OdradekError, RemoteProtocolError
 from odradek.io.connection import Connection
+from odradek.io.gather import gather_outcomes
 from odradek.io.requests import InFlightRequest
 from odradek.types import EARLIEST, AtTime, Broker, Position, PositionSpec, TopicPartition
 from odradek.wire.compression import parse_compression
@@ -259,6 +260,16 @@ class Kafka07BrokerClient:
             if positions := await self.positions(partition, each):
                 return positions[0]
         raise RemoteProtocolError(f"{partition}: broker {self.broker.id} returned no earliest position")
+
+    async def resolve_positions(
+        self, wanted: Mapping[TopicPartition, PositionSpec | AtTime], *, read_committed: bool = False
+    ) -> Mapping[TopicPartition, Position | OdradekError]:
+        """Resolve positions, one by one (see `BrokerClient.resolve_positions`). Cancellation: safe."""
+
+        async def resolve(asked: tuple[TopicPartition, PositionSpec | AtTime]) -> Position:
+            return await self.resolve_position(*asked, read_committed=read_committed)
+
+        return dict(zip(wanted, await gather_outcomes(resolve, wanted.items()), strict=True))
 
     def decoder(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> LogDecoder:
         """Return a decoder for `fetch` that begins at `position`."""

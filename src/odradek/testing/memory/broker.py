@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import nullcontext
 from copy import copy
 from itertools import islice
@@ -22,6 +22,7 @@ from odradek.core.interfaces import (
 )
 from odradek.core.produce.batch import as_record
 from odradek.errors import BrokerError, ConnectionLost, MessageTooLarge, OdradekError, Unreachable
+from odradek.io.gather import gather_outcomes
 from odradek.io.notifier import Notifier
 from odradek.io.observation import ConnectionObservation, RequestObservation
 from odradek.testing.memory.faults import MemoryBatch, MemoryRequest, Operation
@@ -386,6 +387,16 @@ class MemoryBrokerClient:
         """Return the position of `at`; of a time, that of the first record at or after it, or the end."""
         position = (await self.positions(partition, at))[0]
         return min(position, self._state.logs[partition].last_stable) if read_committed else position
+
+    async def resolve_positions(
+        self, wanted: Mapping[TopicPartition, PositionSpec | AtTime], *, read_committed: bool = False
+    ) -> Mapping[TopicPartition, Position | OdradekError]:
+        """Resolve positions, one by one (see `BrokerClient.resolve_positions`). Cancellation: safe."""
+
+        async def resolve(asked: tuple[TopicPartition, PositionSpec | AtTime]) -> Position:
+            return await self.resolve_position(*asked, read_committed=read_committed)
+
+        return dict(zip(wanted, await gather_outcomes(resolve, wanted.items()), strict=True))
 
     async def positions(
         self, partition: TopicPartition, at: PositionSpec | AtTime, count: int = 1
