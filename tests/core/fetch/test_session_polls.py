@@ -12,7 +12,7 @@ from tests.core.fetch.test_scheduler import ENTRIES, LONG_POLL, Bench, tp
 from odradek.core.fetch import scheduler
 from odradek.core.fetch.cursor import Cursor, CursorFetch
 from odradek.core.fetch.read_ahead import ReadAheadLimits
-from odradek.core.fetch.scheduler import IDLE_POLL_S, FetchPolicy, FetchScheduler, NextFetch
+from odradek.core.fetch.scheduler import IDLE_POLL_S, OPENING_POLL_S, FetchPolicy, FetchScheduler, NextFetch
 from odradek.core.states import CursorState
 from odradek.errors import BrokerError, OdradekError, OffsetOutOfRange
 from odradek.types import EARLIEST, Position, PositionSpec
@@ -158,11 +158,19 @@ def test_a_session_that_is_opened_wakes_the_loop_of_the_polls() -> None:
     assert len(bench.poll().fetches) == 3
 
 
+@pytest.mark.parametrize(("partitions", "max_wait"), [(2, 0.5), (3, OPENING_POLL_S)])
+def test_the_first_long_poll_of_many_partitions_only_opens_the_session(
+    partitions: int, max_wait: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "MANY_PARTITIONS", 2)
+    assert Session(partitions, opened=False).scheduler.next_fetch(0.0).max_wait == max_wait
+
+
 def test_without_a_session_there_are_only_long_polls_among_the_fetches() -> None:
     bench = Session(opened=False)
-    for now in (0.0, 1.0, 2.0):
+    for now, max_wait in ((0.0, OPENING_POLL_S), (1.0, 0.5), (2.0, 0.5)):
         poll = bench.scheduler.next_fetch(now)
-        assert (len(poll.fetches), poll.max_wait, poll.max_bytes) == (3, 0.5, 0)
+        assert (len(poll.fetches), poll.max_wait, poll.max_bytes) == (3, max_wait, 0)
         assert bench.poll(now).fetches == ()
         bench.answer(poll, poll.fetches, now, in_session=False)
     assert bench[0].share.quota is not None and bench[0].share.quota.reserved == 0
@@ -339,7 +347,8 @@ def test_without_the_session_all_partitions_are_polled_as_before(lost: bool) -> 
         assert bench.complete(fetch, 1.0, lost=lost)
     assert bench.poll(2.0) == NextFetch((), 0.0, math.inf)
     again = bench.scheduler.next_fetch(2.0)
-    assert (bench.numbers(again.fetches), again.max_wait, again.max_bytes) == ([0, 1, 2], 0.5, 0)
+    opening = ([0, 1, 2], OPENING_POLL_S, 0)
+    assert (bench.numbers(again.fetches), again.max_wait, again.max_bytes) == opening
     bench.answer(again, again.fetches, 2.0)
     assert bench.numbers(bench.poll(3.0).fetches) == [0, 1, 2], "that has opened another one"
 
@@ -355,7 +364,7 @@ def test_partitions_without_space_leave_the_polls_too_when_the_session_is_lost()
     bench.scheduler.long_poll_finished(poll.fetches, in_session=False)
     assert bench.complete(poll.fetches[0], 2.0, lost=True)
     again = bench.scheduler.next_fetch(2.0)  # before the loop of the polls has waited for the connection
-    assert again.max_wait == 0.5
+    assert again.max_wait == OPENING_POLL_S
     assert bench.poll(2.0).fetches == () and not quota.polled
     quota.deliverable = quota.held = 0
     assert bench.numbers(bench.next(100.0)) == [0, 1]

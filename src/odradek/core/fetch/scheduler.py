@@ -38,6 +38,9 @@ MANY_PARTITIONS = 64
 """Partitions of one broker up to which long polls are among the fetches, each of which has memory for about so many. If
 there are more, a loop of its own has the polls; a record of a few does not pay for the change of tasks."""
 
+OPENING_POLL_S = 0.001
+"""How long the first long poll of many partitions waits (s): it opens the session that all of them are polled in."""
+
 COALESCE_FRACTION = 0.5
 """Partitions due within this fraction of the longest idle pause are polled now, in one request with others."""
 
@@ -112,6 +115,7 @@ class FetchScheduler:
         self.in_session = False
         """Quiet partitions are polled by a loop of its own: there are many, and a fetch session."""
         self._long_poll_in_flight = False
+        self._may_open = True  # no long poll has tried in vain
         self._next_poll_at = -math.inf
 
     @property
@@ -174,7 +178,14 @@ class FetchScheduler:
         if not fetches or not self._can_poll or self.in_session:
             return 0.0
         self._long_poll_in_flight = all(fetch.cursor.empty_responses for fetch in fetches)
-        return self._policy.long_poll_s if self._long_poll_in_flight else 0.0
+        if not self._long_poll_in_flight:
+            return 0.0
+        opens, self._may_open = self._may_open and self._has_many, False
+        return OPENING_POLL_S if opens else self._policy.long_poll_s
+
+    @property
+    def _has_many(self) -> bool:
+        return sum([quota.active for quota in self._quotas.values()]) > MANY_PARTITIONS
 
     @property
     def _can_poll(self) -> bool:
@@ -312,8 +323,8 @@ class FetchScheduler:
             finished: Those of its fetches that are part of no other poll: they have a result, or there is none.
             in_session: A session is open for the next one.
         """
-        partitions = sum([quota.active for quota in self._quotas.values()])
-        self._long_poll_in_flight, self.in_session = False, in_session and partitions > MANY_PARTITIONS
+        self._long_poll_in_flight, self.in_session = False, in_session and self._has_many
+        self._may_open |= self.in_session
         for fetch in finished:
             if fetch in fetch.quota.polled:
                 del fetch.quota.polled[fetch]
