@@ -81,7 +81,7 @@ class Session(Bench):
 def test_all_quiet_partitions_are_in_one_poll_after_the_other_with_the_same_fetches() -> None:
     bench = Session(1000)
     first = bench.poll()
-    assert bench.numbers(first.fetches) == list(range(1000)) and first.max_wait == 0.5
+    assert bench.numbers(first.fetches) == list(range(1000)) and first.max_wait == 1.0
     assert bench.poll().fetches == () and bench.poll().wait == math.inf, "one at a time"
     bench.answer(first)
     second = bench.poll(2.0)

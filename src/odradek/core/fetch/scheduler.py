@@ -41,6 +41,10 @@ there are more, a loop of its own has the polls; a record of a few does not pay 
 OPENING_POLL_S = 0.001
 """How long the first long poll of many partitions waits (s): it opens the session that all of them are polled in."""
 
+SESSION_WAIT = 2
+"""A long poll in a session waits so many times longer than others: its beginning and its end cost the broker a look at
+every log. It is still shorter than `TopicCheck` is sure of a topic (2 s)."""
+
 COALESCE_FRACTION = 0.5
 """Partitions due within this fraction of the longest idle pause are polled now, in one request with others."""
 
@@ -280,7 +284,7 @@ class FetchScheduler:
             return NextFetch((), 0.0, math.inf)
         fetches = [fetch for quota, size in granted.items() if size for fetch in quota.polled]
         self._long_poll_in_flight = True
-        return NextFetch(fetches, self._policy.long_poll_s, math.inf, min(sizes))
+        return NextFetch(fetches, SESSION_WAIT * self._policy.long_poll_s, math.inf, min(sizes))
 
     def _end_changed(self, now: float) -> None:
         """End the fetches of cursors that are paused, or no longer wait for them, or are served by another broker."""
