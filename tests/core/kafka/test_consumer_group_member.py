@@ -133,6 +133,12 @@ def test_partitions_that_stay_are_listed_once_whatever_their_number() -> None:
     assert before is not None and after is not None and after.topic_partitions is before.topic_partitions
     assert driver.member.owned is owned and driver.poll() == []
     driver.now = 10
+    driver.expect(target(*range(1000)))
+    again = driver.member.owned
+    driver.now = 15
+    driver.expect(beat())
+    assert driver.member.owned is again and again == owned and driver.poll() == []
+    driver.now = 20
     driver.expect(target(*range(999), epoch=2))
     driver.poll()
     driver.revoked()

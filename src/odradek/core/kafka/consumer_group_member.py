@@ -339,10 +339,11 @@ class ConsumerGroupMember(BaseMember[ConsumerGroupState, ConsumerGroupEvent]):
         if self.owned - wanted:
             self._go(_E.REVOKE)
             self._revoke(self.owned - wanted)
-        elif wanted - self.owned:
+            return
+        if wanted - self.owned:
             self._effects.append(Assign(wanted - self.owned))
-            self.owned = wanted
             self._heartbeat_at = 0.0  # acknowledge at once
+        self.owned = wanted
 
     def _wanted(self, target: tuple[TopicIdPartitions, ...]) -> frozenset[TopicPartition]:
         if self._named[0] is not target:
