@@ -39,7 +39,7 @@ MANY_PARTITIONS = 64
 there are more, a loop of its own has the polls; a record of a few does not pay for the change of tasks."""
 
 OPENING_POLL_S = 0.001
-"""How long the first long poll of many partitions waits (s): it opens the session that all of them are polled in."""
+"""Wait of the first long poll of many partitions (s): it opens the session that all of them are polled in."""
 
 SESSION_WAIT = 2
 """A long poll in a session waits so many times longer than others: its beginning and its end cost the broker a look at
