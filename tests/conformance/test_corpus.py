@@ -16,6 +16,7 @@ from .replay import Case, read_cases
 CORPUS = Path(__file__).parent / "kafka07"
 
 AsRecorded = Callable[[Case], None]
+Decorator = Callable[[Callable[[Case, AsRecorded], None]], Callable[[Case, AsRecorded], None]]
 
 
 def cases(name: str) -> list[Case]:
@@ -25,11 +26,13 @@ def cases(name: str) -> list[Case]:
 ACCEPTANCE, RANDOM = cases("acceptance.jsonl.gz"), cases("random_shared.jsonl.gz")
 
 
-def each(cases: list[Case]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("case", cases, ids=[case.id for case in cases])
+def each(cases: list[Case]) -> Decorator:
+    """Return a decorator: a run has each of these cases, with one of the engines."""
+    parametrized = pytest.mark.parametrize("case", cases, ids=[case.id for case in cases])
+    return lambda test: pytest.mark.sampled(2, "engine")(parametrized(test))
 
 
-def variants(number: int) -> pytest.MarkDecorator:
+def variants(number: int) -> Decorator:
     return each([case for case in ACCEPTANCE if case.id.startswith(f"A{number:02}.")])
 
 
@@ -37,7 +40,6 @@ def test_the_corpus_is_whole() -> None:
     assert (len(ACCEPTANCE), len(RANDOM)) == (414, 286)
 
 
-@pytest.mark.sampled(2, "engine")
 @each(RANDOM)
 def test_random_case(case: Case, as_recorded: AsRecorded) -> None:
     as_recorded(case)

@@ -14,6 +14,7 @@ from .blocked_handlers import CONFIG, Protocol, run
 ROUNDS = 4
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("protocol", ["consumer", "classic"])
 def test_a_member_whose_handlers_block_its_loop_loses_no_partition(
     protocol: Protocol, report: Callable[[object], None]

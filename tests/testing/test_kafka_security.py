@@ -130,6 +130,7 @@ def test_a_client_shows_its_certificate_and_trusts_only_the_right_authority(secu
         pass
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("certificate", "reason"),
     [("expired", "certificate has expired"), ("untrusted", "local issuer"), ("wrong_host", "Hostname mismatch")],
