@@ -126,3 +126,14 @@ def test_a_missing_package_is_named_with_its_extra(missing: str) -> None:
     assert done.returncode == 2
     assert f"{missing} is not installed" in done.stderr
     assert "odradek[cli]" in done.stderr
+
+
+def test_at_the_end_the_collector_does_not_look_at_everything_once_more() -> None:
+    code = """
+import atexit, gc
+atexit.register(lambda: print(gc.get_freeze_count() > 1000, len(gc.get_objects()) < 1000))  # called last
+from odradek.cli import main
+main(["explain", "--help"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "True True"

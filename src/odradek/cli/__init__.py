@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import sys
 from collections.abc import Sequence
 
@@ -15,6 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     SIGTERM.
 
     """
+    atexit.register(gc.freeze)  # or the collector would look at every object, several times, before the process ends
     try:
         from odradek.cli.app import run
 
