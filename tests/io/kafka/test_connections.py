@@ -14,6 +14,7 @@ from tests.io.kafka.peer import Peer, negotiate
 from tests.io.limits import end_time_limits
 
 from odradek.core.backoff import Backoff
+from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import Closed, InternalError, OdradekError, Unreachable
 from odradek.io.connection import ConnectionOptions, State
 from odradek.io.kafka.authentication import TokenSource
@@ -139,6 +140,27 @@ async def test_a_connection_to_an_address_goes_on_as_that_of_the_broker_there(mo
     assert [(event.broker.id, event.purpose) for event in opened[:2]] == [(-1, "bootstrap"), (2, "control")]
     assert ended[0] == ConnectionEnded(bootstrap, "bootstrap", "continues for control", False)
     assert sorted(event[:2] for event in opened) == sorted(event[:2] for event in ended)
+
+
+async def test_a_request_whose_connection_was_closed_with_another_has_its_answer_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bootstrap = Broker(BOOTSTRAP_ID, "b", 9092)
+    async with connected(cluster((2, "b", 9092)), monkeypatch) as connections:
+
+        def build(versions: BrokerVersions) -> MetadataRequest:
+            return MetadataRequest()
+
+        keep = connections._keep
+
+        def keep_late(address: Broker, response: MetadataResponse) -> None:
+            connections.close(address, "bootstrap")  # as a cancelled request for this address does
+            keep(address, response)
+
+        monkeypatch.setattr(connections, "_keep", keep_late)
+        response = await connections.ask_metadata(bootstrap, build)
+        assert response.brokers[0].node_id == 2
+        assert repr(connections) == "<BrokerConnections 0 connections>"
 
 
 async def test_a_connection_to_an_address_that_no_broker_names_is_for_one_request(

@@ -168,7 +168,10 @@ class BrokerConnections:
         for each in response.brokers:
             broker = Broker(each.node_id, each.host, each.port)
             if broker.address == bootstrap.address and (broker, "control") not in self._connections:
-                connection = self._connections[broker, "control"] = self._connections.pop((bootstrap, "bootstrap"))
+                connection = self._connections.pop((bootstrap, "bootstrap"), None)
+                if connection is None:  # closed by another request for the same address, which was cancelled
+                    return
+                self._connections[broker, "control"] = connection
                 if connection.observation is not None:
                     connection.observation.serve(broker, "control")
                 return
