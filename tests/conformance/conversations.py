@@ -163,7 +163,7 @@ def values_of(entry: bytes) -> list[bytes]:
     payload = entry[5 + magic :]
     if not (compression := attributes & 3):
         return [payload]
-    inner = decompress(CompressionType(compression), payload, 64 << 20)
+    inner = bytes(decompress(CompressionType(compression), payload, 64 << 20))
     return [value for stored in entries_of(inner) for value in stored.values]
 
 

@@ -48,7 +48,7 @@ def changed(at: int, value: int) -> bytes:
         (changed(5, 0xC0), "which mean nothing"),
         (changed(6, 0), "header's checksum"),
         (changed(9, 9), "an lz4 block of"),
-        (changed(11, 0xFF), "bad lz4 data"),
+        (changed(11, 0xFF), "in an lz4 block"),
         (compress(TEXT)[:-4], "frame is cut"),
     ],
 )

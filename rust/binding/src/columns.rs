@@ -188,7 +188,17 @@ impl DecodedColumns {
     }
 }
 
-type View<'py> = Bound<'py, PyMemoryView>;
+/// A read-only memoryview of some bytes, whose memory is recycled.
+pub fn view_of(py: Python<'_>, data: Vec<u8>) -> PyResult<View<'_>> {
+    let all = 0..data.len();
+    let values = NullableColumn { data, offsets: Offsets::Narrow(Vec::new()), validity: None };
+    let (positions, next_positions) = (Vec::new(), Vec::new());
+    let (inner_indexes, keys, headers, timestamps) = (None, None, None, None);
+    let columns = Columns { values, positions, next_positions, inner_indexes, keys, headers, timestamps };
+    DecodedColumns::new(columns).view(py, Buffer::Data(Strings::Values), all)?.ok_or_else(|| raised(Error::Offsets))
+}
+
+pub type View<'py> = Bound<'py, PyMemoryView>;
 
 /// The offsets of these rows: one more than there are rows.
 fn ends(rows: &Range<usize>) -> Range<usize> {

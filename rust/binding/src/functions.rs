@@ -2,12 +2,13 @@
 
 use std::iter;
 
-use odradek_engine::{self as engine, Error, Limits, NO_LIMIT, Sink, packed};
+use odradek_engine::{self as engine, Error, Limits, Lz4Block, NO_LIMIT, Sink, packed};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PySequence, PyTuple};
 
 use crate::buffers::{Borrowed, BorrowedOffsets, BorrowedStrings, Writer, bytes_of, nullable_list_of, tuple_of};
+use crate::columns::{View, view_of};
 use crate::{raised, run};
 
 /// Evaluate an expression with the strings of a range of rows, for offsets of either width.
@@ -205,6 +206,22 @@ fn range(start: isize, stop: isize, len: usize) -> PyResult<(usize, usize)> {
         (Ok(first), Ok(last)) if first <= last && last <= len => Ok((first, last)),
         _ => Err(PyValueError::new_err(format!("{start}:{stop} does not lie within {len} values"))),
     }
+}
+
+/// See `interface.Engine.lz4_content`.
+#[pyfunction]
+pub fn lz4_content<'py>(
+    py: Python<'py>,
+    blocks: Vec<(Bound<'py, PyAny>, bool, usize)>,
+    max_bytes: usize,
+) -> PyResult<View<'py>> {
+    let borrowed: Vec<Borrowed<'_>> =
+        blocks.iter().map(|(bytes, _, _)| Borrowed::new(bytes)).collect::<Result<_, _>>()?;
+    let parts = borrowed.iter().zip(&blocks);
+    let parts: Vec<_> =
+        parts.map(|(bytes, &(_, stored, most))| Lz4Block { bytes: bytes.as_slice(), stored, most }).collect();
+    let most = parts.iter().fold(0, |sum: usize, block| sum.saturating_add(block.most));
+    view_of(py, run(py, most, || engine::lz4_content(&parts, max_bytes))?)
 }
 
 /// See `interface.Engine.unpack`.

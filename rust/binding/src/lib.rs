@@ -23,6 +23,7 @@ fn raised(error: Error) -> PyErr {
         Error::Memory => PyMemoryError::new_err("no memory for the result"),
         Error::Overflow => PyOverflowError::new_err("a number does not fit into its field"),
         Error::Offsets => PyValueError::new_err("offsets do not ascend within their data"),
+        Error::Damaged => PyValueError::new_err("bad data"),
     }
 }
 
@@ -44,7 +45,9 @@ mod _compiled {
     #[pymodule_export]
     use super::encode::{encode_batch, encode_batches, encode_messages};
     #[pymodule_export]
-    use super::functions::{check_run, crc32, crc32c, encode_frame, encode_run, fit, murmur2, scan_messages, unpack};
+    use super::functions::{
+        check_run, crc32, crc32c, encode_frame, encode_run, fit, lz4_content, murmur2, scan_messages, unpack,
+    };
     #[pymodule_export]
     use super::records::RecordBuilder;
     #[pymodule_export]

@@ -13,6 +13,7 @@ mod columns;
 mod encode;
 mod encode_records;
 mod entry;
+mod lz4;
 mod messages;
 mod murmur2;
 mod nullable;
@@ -30,6 +31,7 @@ pub use encode_records::{
     BATCH_HEADER_BYTES, Header, NewBatch, NewRecord, NewRecords, encode_message, encoded_message_bytes,
 };
 pub use entry::{NO_LIMIT, check_run, crc32};
+pub use lz4::{Lz4Block, lz4_content};
 pub use messages::{MessageRun, scan_messages};
 pub use murmur2::murmur2;
 pub use nullable::{NullableColumn, NullableStrings};
@@ -52,6 +54,8 @@ pub enum Error {
     Overflow,
     /// Offsets do not ascend within their data.
     Offsets,
+    /// Compressed data is damaged.
+    Damaged,
 }
 
 impl From<std::collections::TryReserveError> for Error {

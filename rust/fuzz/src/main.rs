@@ -6,8 +6,8 @@
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use odradek_engine::{
-    Batch, ByteStrings, ColumnBuilder, Error, Limits, MessageRun, NO_LIMIT, NewRecord, NewRecords, Offsets,
-    RecordBuilder, check_run, encode_message, encode_run, encoded_bytes, fit, packed, scan_messages,
+    Batch, ByteStrings, ColumnBuilder, Error, Limits, Lz4Block, MessageRun, NO_LIMIT, NewRecord, NewRecords, Offsets,
+    RecordBuilder, check_run, encode_message, encode_run, encoded_bytes, fit, lz4_content, packed, scan_messages,
 };
 
 #[derive(Arbitrary, Debug)]
@@ -171,6 +171,17 @@ fn records(input: &Input, data: &[u8]) {
     assert_eq!(columns.timestamps, Some((vec![input.base; 2], vec![0; 2])));
 }
 
+/// Blocks of LZ4: any bytes hold something within the limits, or are refused.
+fn lz4(input: &Input, data: &[u8]) {
+    let (first, second) = data.split_at(usize::from(input.start).min(data.len()));
+    let most = usize::from(input.limits.1);
+    let blocks = [first, second].map(|bytes| Lz4Block { bytes, stored: input.base < 0, most });
+    let max_bytes = usize::from(input.stop);
+    if let Ok(content) = lz4_content(&blocks, max_bytes) {
+        assert!(content.len() <= max_bytes.min(2 * most));
+    }
+}
+
 fuzz_target!(|input: Input| {
     let mut data = vec![];
     input.entries.iter().for_each(|entry| entry.write(&mut data));
@@ -180,4 +191,5 @@ fuzz_target!(|input: Input| {
     decoded(&input, &data, start);
     unpacked(&input, &data);
     records(&input, &data);
+    lz4(&input, &data);
 });

@@ -335,6 +335,19 @@ class Engine(Protocol):
         """Return the CRC-32 of `data`, continued from `before`, the CRC-32 of the bytes before it."""
         ...
 
+    def lz4_content(self, blocks: Sequence[tuple[Buffer, bool, int]], max_bytes: int) -> Buffer:
+        """Return what blocks of an LZ4 frame hold, one behind the other.
+
+        Args:
+            blocks: Of each block its bytes, True if it is not compressed, and the most bytes that it may hold.
+            max_bytes: The most that all of them may hold.
+
+        Raises:
+            OverflowError: They hold more than `max_bytes`.
+            ValueError: A block is damaged, or holds more than it may.
+        """
+        ...
+
     def encode_run(self, values: Sequence[bytes | None], attributes: int = 0) -> bytes:
         """Return magic-1 entries of these payloads (a list or `PackedBytes`), concatenated.
 

@@ -1,4 +1,4 @@
-"""The engine without dependencies: CPython's own lists, struct and zlib."""
+"""The engine without dependencies: CPython's own lists, struct and zlib; cramjam for LZ4."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ __all__ = [
     "encode_messages",
     "encode_run",
     "fit",
+    "lz4_content",
     "murmur2",
     "scan_messages",
     "unpack",
@@ -253,6 +254,23 @@ def fit(
     ends = list(accumulate(lengths))
     count = bisect_right(range(len(ends)), max_bytes, key=lambda row: ends[row] + row_bytes * (row + 1))
     return start + count, ends[count - 1] if count else 0
+
+
+def lz4_content(blocks: Sequence[tuple[Buffer, bool, int]], max_bytes: int) -> memoryview:
+    import cramjam
+
+    content, end = memoryview(bytearray(min(sum(most for _, _, most in blocks), max_bytes))), 0
+    for data, is_stored, most in blocks:
+        free = content[end : end + most]
+        try:
+            if is_stored:
+                free[: len(data)] = data
+                end += len(data)
+            else:
+                end += cramjam.lz4.decompress_block_into(data, free)
+        except (cramjam.DecompressionError, ValueError):
+            raise (OverflowError("too many bytes") if len(free) < most else ValueError("bad data")) from None
+    return content[:end].toreadonly()
 
 
 def unpack(offsets: Buffer, data: Buffer, validity: Buffer | None = None) -> list[bytes | None]:

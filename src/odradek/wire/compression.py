@@ -1,7 +1,7 @@
 """Compression of message sets and record batches: gzip, snappy, lz4 and zstd, with a bound on what comes out.
 
-Snappy, lz4 and zstd are decompressed by cramjam into buffers whose size is known before; gzip goes through zlib. The
-libraries are imported with the first data that is compressed.
+Snappy and zstd are decompressed by cramjam into buffers whose size is known before, lz4 by the engine; gzip goes
+through zlib. The libraries are imported with the first data that is compressed.
 Readers are as tolerant as the Java classes of Kafka's own clients, because whatever those write and accept is in logs.
 Source: specification.md 2.2 (0.7), kafka-specification.md 3.4 (0.8 and later).
 """
@@ -106,7 +106,7 @@ def compress(compression: CompressionType, data: bytes, level: int | None = None
     return _COMPRESS[compression](data) if level is None else _COMPRESS_AT_LEVEL[compression](data, level)
 
 
-def decompress(compression: CompressionType, data: bytes | memoryview, max_bytes: int) -> bytes:
+def decompress(compression: CompressionType, data: bytes | memoryview, max_bytes: int) -> Buffer:
     """Undo `compress`, and what other writers do that Kafka's readers accept.
 
     At most about twice `max_bytes` is held at any time; lengths that snappy data declares are checked before anything
@@ -323,7 +323,7 @@ _COMPRESS_AT_LEVEL: dict[CompressionType, Callable[[bytes, int], bytes]] = {
     CompressionType.LZ4: lz4.compress,
     CompressionType.ZSTD: zstd.compress,
 }
-_DECOMPRESS: dict[CompressionType, Callable[[memoryview, int], bytes]] = {
+_DECOMPRESS: dict[CompressionType, Callable[[memoryview, int], Buffer]] = {
     CompressionType.NONE: _copy,
     CompressionType.GZIP: _gunzip,
     CompressionType.SNAPPY: _unxerial,

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from functools import partial
 
-from odradek.wire.decompressed import CompressionError, filled, too_large
+from odradek import engine as engines
+from odradek.engine import Buffer
+from odradek.wire.decompressed import CompressionError, too_large
 
 __all__ = ["compress", "decompress"]
 
@@ -61,7 +62,7 @@ def _compress_at(level: int, data: bytes, hash_magic: bool) -> bytes:
     return frame[:6] + _checksum(frame[:6]) + frame[7:] if hash_magic else frame
 
 
-def decompress(data: memoryview, max_bytes: int, *, check_header: bool = True) -> bytes:
+def decompress(data: memoryview, max_bytes: int, *, check_header: bool = True) -> Buffer:
     """Return the content of a frame.
 
     Args:
@@ -75,29 +76,12 @@ def decompress(data: memoryview, max_bytes: int, *, check_header: bool = True) -
     """
     at, flags, largest = _header(data, check_header)
     blocks = list(_blocks(data, at, flags, largest))
-    return filled(min(sum(bound for _, _, bound in blocks), max_bytes), partial(_fill, blocks, max_bytes))
-
-
-def _fill(blocks: list[_Block], max_bytes: int, buffer: memoryview) -> int:
-    """Decompress the blocks into a buffer; return how many bytes they hold."""
-    import cramjam
-
-    end = 0
-    for content, is_stored, bound in blocks:
-        free = buffer[end : end + bound]
-        if is_stored:
-            if len(free) < bound:
-                raise too_large(max_bytes)
-            free[:] = content
-            end += bound
-            continue
-        try:
-            end += cramjam.lz4.decompress_block_into(content, free)
-        except cramjam.DecompressionError as error:
-            if len(free) < bound:
-                raise too_large(max_bytes) from None
-            raise CompressionError(f"bad lz4 data: {error}") from None
-    return end
+    try:
+        return engines.active.lz4_content(blocks, max_bytes)
+    except OverflowError:
+        raise too_large(max_bytes) from None
+    except ValueError as error:
+        raise CompressionError(f"in an lz4 block: {error}") from None
 
 
 def _blocks(data: memoryview, at: int, flags: int, largest: int) -> Iterator[_Block]:

@@ -117,7 +117,7 @@ def _crc_matches(data: Buffer, position: int, stop: int) -> tuple[bool, Buffer]:
     return crc32(payload) == _CRC.unpack_from(data, position + header - 4)[0], payload
 
 
-def _open(wrapper: _Wrapper, budget: int) -> bytes:
+def _open(wrapper: _Wrapper, budget: int) -> Buffer:
     if wrapper.compression == 3:
         raise InvalidSet("unknown codec 3")
     try:

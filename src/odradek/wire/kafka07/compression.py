@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from io import BytesIO
 
+from odradek.engine import Buffer
 from odradek.errors import ConfigError
 from odradek.wire.compression import (
     FIRST_STEP,
@@ -36,7 +37,7 @@ def compress(compression: CompressionType, data: bytes, level: int | None = None
     return compress_any(compression, data, level)
 
 
-def decompress(compression: CompressionType, data: bytes | memoryview, max_bytes: int) -> bytes:
+def decompress(compression: CompressionType, data: bytes | memoryview, max_bytes: int) -> Buffer:
     """Undo `compress`, and what other writers do that the broker accepts.
 
     Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from odradek import engine
+from odradek.engine import Buffer
 from odradek.wire.compression import CompressionError, CompressionType, DecompressedTooLarge
 from odradek.wire.kafka07.compression import decompress
 from odradek.wire.kafka07.entries import LogEntry, ParseStop, read_entry
@@ -33,7 +34,7 @@ class WrapperContents:
         self.damaged: dict[int, str] = {}
         self._max_bytes = self._left = max_bytes
         # Depth first without recursion, so that hostile nesting cannot overflow the stack: (set, index to resume at).
-        self._unfinished: list[tuple[bytes, int]] = []
+        self._unfinished: list[tuple[Buffer, int]] = []
         try:
             self._enter(wrapper)
             while self._unfinished:
@@ -51,7 +52,7 @@ class WrapperContents:
         self._left -= len(data)
         self._unfinished.append((data, 0))
 
-    def _decode(self, data: bytes, start: int) -> None:
+    def _decode(self, data: Buffer, start: int) -> None:
         """Decode a run of plain messages, and the entry after it that is none."""
         before = len(self.values)
         end = self.values.decode_run(data, start, min(start + _WINDOW, len(data)))

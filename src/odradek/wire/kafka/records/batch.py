@@ -6,6 +6,7 @@ import struct
 from typing import NamedTuple
 
 from odradek import engine
+from odradek.engine import Buffer
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka.records.compression import decompress
 
@@ -141,7 +142,7 @@ def end_of_damaged(batch: BatchHeader, position: int, max_decompressed_bytes: in
     return max(position, batch.base_offset) + 1
 
 
-def body_of(batch: BatchHeader, entry: memoryview, max_bytes: int) -> memoryview | bytes:
+def body_of(batch: BatchHeader, entry: memoryview, max_bytes: int) -> Buffer:
     """Return the records of a batch, decompressed. Raises CompressionError."""
     if not batch.compression:
         return entry[HEADER_BYTES:]
@@ -149,7 +150,7 @@ def body_of(batch: BatchHeader, entry: memoryview, max_bytes: int) -> memoryview
     return decompress(batch.compression, entry[HEADER_BYTES:], max_body, magic=2)
 
 
-def control_type(batch: BatchHeader, body: memoryview | bytes) -> int | None:
+def control_type(batch: BatchHeader, body: Buffer) -> int | None:
     """Return the type of the control record of a control batch: 0 abort, 1 commit; None: it cannot be read."""
     records = engine.active.RecordBuilder()
     records.decode_batch(body, 0, len(body), min(batch.record_count, 1), 0, batch.last_offset_delta, 0, 0, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from odradek.engine import Buffer
 from odradek.wire import compression, lz4
 from odradek.wire.compression import CompressionError, CompressionType
 
@@ -15,7 +16,7 @@ def compress(kind: CompressionType, data: bytes, level: int | None = None, *, ma
     return compression.compress(kind, data, level)
 
 
-def decompress(kind: int, data: memoryview, max_bytes: int, *, magic: int) -> bytes:
+def decompress(kind: int, data: memoryview, max_bytes: int, *, magic: int) -> Buffer:
     """Undo `compress`, and what other writers do that Kafka's readers accept.
 
     Raises:

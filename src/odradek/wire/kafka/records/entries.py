@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from odradek import engine
+from odradek.engine import Buffer
 from odradek.errors import CorruptMessage
 from odradek.types import Columns, TopicPartition
 from odradek.wire.compression import CompressionError, CompressionType
@@ -222,7 +223,7 @@ class EntryDecoder:
             self._add_damaged(entry, batch.base_offset, batch.next_offset, damage, fetch)
         self.end = max(self.end, batch.next_offset)
 
-    def _read_control(self, batch: BatchHeader, body: memoryview | bytes, fetch: FetchContext) -> str:
+    def _read_control(self, batch: BatchHeader, body: Buffer, fetch: FetchContext) -> str:
         """Show a control batch to the filter; return what is wrong with it."""
         kind = control_type(batch, body)
         if kind is None and batch.record_count:
@@ -230,7 +231,7 @@ class EntryDecoder:
         fetch.is_visible(batch, -1 if kind is None else kind)
         return ""
 
-    def _add_records(self, batch: BatchHeader, body: memoryview | bytes, fetch: FetchContext) -> str:
+    def _add_records(self, batch: BatchHeader, body: Buffer, fetch: FetchContext) -> str:
         """Append the records of a batch; return what is wrong with the first one that is damaged."""
         self._mark_first()
         timestamp = batch.max_timestamp if batch.is_append_time else batch.base_timestamp

@@ -6,6 +6,7 @@ import struct
 from typing import NamedTuple
 
 from odradek import engine
+from odradek.engine import Buffer
 from odradek.wire.compression import CompressionError, DecompressedTooLarge
 from odradek.wire.kafka.records.batch import ROW_BYTES
 from odradek.wire.kafka.records.compression import decompress
@@ -22,7 +23,7 @@ _COMPRESSION, _APPEND_TIME = 7, 8
 class Wrapper(NamedTuple):
     """The messages of a compressed message."""
 
-    data: bytes
+    data: Buffer
     shift: int
     """Number to add to their offsets."""
     append_time: int | None
