@@ -158,12 +158,12 @@ class RecordDecoder:
         """
         try:
             while self._deferred:
-                entry, fetch = self._deferred.popleft()
+                entry, fetch, is_sound = self._deferred.popleft()
                 self._deferred_bytes -= len(entry)
                 if len(entry) <= HEAD_BYTES:
                     self._check_head(memoryview(entry))
                 else:
-                    self._entries.decode(memoryview(entry), fetch)
+                    self._entries.decode(memoryview(entry), fetch, is_sound=is_sound)
             self._drop_deferred()
         except (CorruptMessage, MessageTooLarge) as error:
             self._fail(error)
@@ -205,9 +205,8 @@ class RecordDecoder:
         self._at_filler = False
 
     def _drop_deferred(self) -> None:
-        self._deferred: deque[tuple[bytes, FetchContext]] = (
-            deque()
-        )  # entries; the last one may be a head that cannot be
+        # Entries, and whether their CRC and header are known to be right; the last one may be a head that cannot be.
+        self._deferred: deque[tuple[bytes, FetchContext, bool]] = deque()
         self._deferred_bytes = 0
         self._deferred_end = -1
 
@@ -268,7 +267,7 @@ class RecordDecoder:
         except (CorruptMessage, MessageTooLarge):
             if not self._deferred:
                 raise
-            self._deferred.append((bytes(head), self._fetch))
+            self._deferred.append((bytes(head), self._fetch, False))
             self._deferred_bytes += len(head)
             self._failed = True
             return None
@@ -296,9 +295,9 @@ class RecordDecoder:
             self._entries.decode(entry, self._fetch)
 
     def _defer(self, entry: memoryview) -> None:
-        self._deferred.append((bytes(entry), self._fetch))
-        self._deferred_bytes += len(entry)
         end, is_sound = end_of(entry, self.fetch_position, self._options.max_decompressed_bytes)
+        self._deferred.append((bytes(entry), self._fetch, is_sound))
+        self._deferred_bytes += len(entry)
         if is_sound or self._options.corrupt != "fail":
             self._deferred_end = max(end, self.fetch_position)
         else:

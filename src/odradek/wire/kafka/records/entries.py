@@ -134,11 +134,17 @@ class EntryDecoder:
         if len(self._rows):
             self._parts.append(self._rows.take())
 
-    def decode(self, entry: memoryview, fetch: FetchContext) -> None:
-        """Decode one entry. Raises CorruptMessage for a damaged one with `corrupt="fail"`."""
+    def decode(self, entry: memoryview, fetch: FetchContext, *, is_sound: bool = False) -> None:
+        """Decode one entry. Raises CorruptMessage for a damaged one with `corrupt="fail"`.
+
+        Args:
+            entry: Its bytes.
+            fetch: The fetch that brought it.
+            is_sound: `end_of` has found that its CRC and header are right.
+        """
         self.decoded_bytes += len(entry)
         if entry[16] == 2:
-            self._decode_batch(entry, fetch)
+            self._decode_batch(entry, fetch, is_sound)
         elif not self._decode_message(entry, fetch):
             self._decode_wrapper(entry, fetch)
 
@@ -189,9 +195,9 @@ class EntryDecoder:
         self.end = max(self.end, behind)
         return end > 0
 
-    def _decode_batch(self, entry: memoryview, fetch: FetchContext) -> None:
+    def _decode_batch(self, entry: memoryview, fetch: FetchContext, is_sound: bool) -> None:
         batch = batch_header(entry)
-        damage = damage_of(batch, entry)
+        damage = "" if is_sound else damage_of(batch, entry)
         if damage:
             self._add_damaged(
                 entry,
