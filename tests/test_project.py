@@ -21,7 +21,7 @@ from odradek.cli.app import cli
 from odradek.pipeline.config import load
 
 ROOT = Path(__file__).parent.parent
-SCRIPTS = ["setup", "test", "demo", "docs", "bench", "fuzz"]
+SCRIPTS = ["setup", "test", "demo", "docs", "bench", "fuzz", "crates"]
 FOLDERS = [".ci", "benchmarks", "docs", "rust", "scripts", "src", "tests"]
 README = (ROOT / "README.md").read_text("utf-8")
 SVG = "{http://www.w3.org/2000/svg}"

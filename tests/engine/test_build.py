@@ -21,6 +21,8 @@ ROOT = Path(__file__).parents[2]
 BUILD = "import sys; from setuptools import build_meta as b; print(getattr(b, 'build_' + sys.argv[1])(sys.argv[2]))"
 BUILT = ("*.so", "target", "build", "dist", "*.egg-info", "__pycache__", ".*", "_build")
 OWN = f"cp3{sys.version_info.minor}"
+QUICK = {"CARGO_PROFILE_RELEASE_LTO": "off", "CARGO_PROFILE_RELEASE_CODEGEN_UNITS": "16"}
+"""Cargo compiles in a quarter of the time."""
 TAG = f"{OWN}-{OWN}t" if sysconfig.get_config_var("Py_GIL_DISABLED") else "cp311-abi3"
 """Free-threaded interpreters have no stable ABI before 3.15."""
 
@@ -41,7 +43,7 @@ def no_cargo(tmp_path: Path) -> str:
 def build(what: str, checkout: Path, path: str) -> tuple[Path, str]:
     """Give what was built, and what was said meanwhile."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environment |= {"PATH": path, "CARGO_TARGET_DIR": os.fspath(ROOT / "rust/target")}  # most of it is there already
+    environment |= {"PATH": path, "CARGO_TARGET_DIR": os.fspath(ROOT / "rust/target"), **QUICK}
     done = subprocess.run(
         [sys.executable, "-c", BUILD, what, os.fspath(checkout.parent)],
         cwd=checkout,
