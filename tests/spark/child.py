@@ -16,7 +16,7 @@ import psutil
 
 import odradek
 
-from .classes import STARTUP, java_options
+from .classes import STARTUP, spark_environ
 
 SOURCES = str(Path(odradek.__file__).parents[1])
 PATHS = os.pathsep.join([str(STARTUP), SOURCES, str(Path(__file__).parents[2])])
@@ -47,7 +47,7 @@ class Child:
         self.scratch = scratch / "tmp"
         self.scratch.mkdir(parents=True, exist_ok=True)
         self._errors = scratch / "errors.txt"
-        own = {"PYTHONPATH": PATHS, "TMPDIR": str(self.scratch), "JDK_JAVA_OPTIONS": java_options()}
+        own = {"PYTHONPATH": PATHS, "TMPDIR": str(self.scratch), **spark_environ()}
         environment = {**os.environ, **own}
         with self._errors.open("wb") as errors:
             self.process = subprocess.Popen(

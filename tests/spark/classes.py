@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 
 import pyspark
 
 import odradek
 from odradek.spark.session import environment
 from odradek.testing.class_archive import ClassArchive
+from odradek.testing.jars import cache_directory
 from odradek.wire.kafka07.message_set import encode_set
 
 from .made import write_log
 
-SPARK_HOME = Path(pyspark.__file__).parent
+INSTALLED = Path(pyspark.__file__).parent
 QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 STARTUP = Path(__file__).with_name("startup")
 """Belongs on PYTHONPATH, or its file among the packages: see there."""
@@ -39,9 +42,31 @@ stream.options(path="stream", checkpointLocation="checkpoint").trigger(available
 
 
 @cache
+def spark_home() -> Path:
+    """Return Spark's own files in the cache: an archive holds for jars in one place, and every checkout has others."""
+    home = cache_directory() / "classes" / f"spark-{pyspark.__version__}" / "pyspark"
+    if not home.exists():
+        home.parent.mkdir(parents=True, exist_ok=True)
+        copy = Path(mkdtemp(prefix=".", dir=home.parent))
+        for name in ("bin", "jars", "python", "sbin"):
+            shutil.copytree(INSTALLED / name, copy / name, copy_function=_linked)
+        with suppress(OSError):  # another process was first
+            copy.rename(home)
+        shutil.rmtree(copy, ignore_errors=True)
+    return home
+
+
+def _linked(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # on another file system
+        shutil.copy2(source, target)
+
+
+@cache
 def java_options() -> str:
-    """Return what the variable JDK_JAVA_OPTIONS must have. The first call on a machine writes the archive."""
-    archive = ClassArchive(f"spark-{pyspark.__version__}", sorted((SPARK_HOME / "jars").iterdir()))
+    """Return Java's options. The first call on a machine writes the archive."""
+    archive = ClassArchive(f"spark-{pyspark.__version__}", sorted((spark_home() / "jars").iterdir()))
     with TemporaryDirectory(prefix="odradek-spark-classes-") as directory:
         if archive.is_missing():
             _run_program(Path(directory), shlex.join([*QUICK, *archive.options(Path(directory))]))
@@ -50,11 +75,16 @@ def java_options() -> str:
         return shlex.join([*QUICK, *archive.options(Path(directory))])
 
 
+def spark_environ() -> dict[str, str]:
+    """Return what the environment must have of a process that starts Spark."""
+    return {"SPARK_HOME": str(spark_home()), "JDK_JAVA_OPTIONS": java_options()}
+
+
 def _run_program(folder: Path, options: str) -> None:
     write_log(folder / "logs", "t", 0, encode_set([b"value"]))
     (folder / "program.py").write_text(PROGRAM)
-    command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2]", "--driver-java-options", options]
-    paths = {"PYTHONPATH": str(Path(odradek.__file__).parents[1]), "SPARK_HOME": str(SPARK_HOME)}
+    command = [str(spark_home() / "bin" / "spark-submit"), "--master", "local[2]", "--driver-java-options", options]
+    paths = {"PYTHONPATH": str(Path(odradek.__file__).parents[1]), "SPARK_HOME": str(spark_home())}
     subprocess.run(
         [*command, "program.py", "logs"], cwd=folder, env={**os.environ, **environment(folder), **paths},
         capture_output=True, check=True,

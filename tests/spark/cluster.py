@@ -22,7 +22,7 @@ import psutil
 
 from odradek.spark.session import environment
 
-from .classes import SPARK_HOME, STARTUP, java_options
+from .classes import STARTUP, spark_environ, spark_home
 
 DEADLINE_S = 480
 """For each process to do what it is for: on two quiet cores all need less than 20."""
@@ -78,15 +78,14 @@ class Machine:
     def __init__(self, folder: Path, python: Interpreter) -> None:
         self.folder = folder
         (folder / "tmp").mkdir(parents=True)
-        path = (python.folder / "bin", SPARK_HOME / "bin", os.environ["PATH"])
+        path = (python.folder / "bin", spark_home() / "bin", os.environ["PATH"])
         self.environ = {
             **without_paths(),
             **environment(folder / "java"),
-            "JDK_JAVA_OPTIONS": java_options(),
+            **spark_environ(),
             "PATH": os.pathsep.join(map(str, path)),
             "PYSPARK_PYTHON": python.python,
             "PYSPARK_DRIVER_PYTHON": python.python,
-            "SPARK_HOME": str(SPARK_HOME),
             "SPARK_LOCAL_DIRS": str(folder / "tmp"),
             "TMPDIR": str(folder / "tmp"),
         }

@@ -13,7 +13,7 @@ import odradek
 from odradek.spark.session import session
 
 from ..ranges.conftest import disconnected
-from .classes import STARTUP, java_options
+from .classes import STARTUP, java_options, spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,8 +26,7 @@ SOURCES = str(Path(odradek.__file__).parents[1])
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """local[2]. Its Python processes import the sources that are tested. Tests share it."""
-    before = os.environ.get("PYTHONPATH")
-    paths = os.pathsep.join(filter(None, [str(STARTUP), SOURCES, before]))
+    paths = os.pathsep.join(filter(None, [str(STARTUP), SOURCES, os.environ.get("PYTHONPATH")]))
     settings = {
         "spark.sql.shuffle.partitions": "2",
         "spark.default.parallelism": "2",
@@ -35,13 +34,9 @@ def spark() -> Iterator[SparkSession]:
         "spark.sql.streaming.stopTimeout": "120s",
         "spark.driver.extraJavaOptions": java_options(),
     }
-    os.environ["PYTHONPATH"] = paths
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", paths)
+        patch.setenv("SPARK_HOME", str(spark_home()))
         with session("odradek-tests", master="local[2]", settings=settings) as spark:
             spark.sparkContext.setLogLevel("OFF")
             yield spark
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before

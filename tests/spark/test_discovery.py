@@ -13,7 +13,7 @@ from odradek.spark.source import OdradekSource
 from odradek.wire.kafka07.message_set import encode_set
 
 from .child import PATHS
-from .classes import java_options
+from .classes import spark_environ
 from .made import write_log
 
 WITHOUT = """
@@ -75,7 +75,7 @@ def test_a_killed_lookup_is_what_the_how_to_page_says_and_registering_helps(tmp_
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(tmp_path), PATHS]),
-            "JDK_JAVA_OPTIONS": java_options(),
+            **spark_environ(),
         },
         capture_output=True, text=True, check=True,
     )  # fmt: skip

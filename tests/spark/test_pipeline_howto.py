@@ -29,7 +29,7 @@ from odradek.wire.kafka07.message_set import encode_set
 from ..pipeline.test_s3 import SERVER
 from ..pipeline.workspace import in_process
 from .child import PATHS
-from .classes import java_options
+from .classes import spark_environ
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,7 +62,9 @@ def command(tmp_path: Path) -> Path:
     """The command `odradek`, where `pip install` would have put it."""
     script = tmp_path / "venv" / "bin" / "odradek"
     script.parent.mkdir(parents=True)
-    own = shlex.join([f"PYTHONPATH={PATHS}", f"JDK_JAVA_OPTIONS={java_options()}", sys.executable])
+    own = shlex.join(
+        [*(f"{name}={value}" for name, value in spark_environ().items()), f"PYTHONPATH={PATHS}", sys.executable]
+    )
     script.write_text(f'#!/bin/sh\nexec env {own} -m odradek.cli "$@"\n')
     script.chmod(0o755)
     return script

@@ -18,7 +18,7 @@ from odradek.testing import Kafka07Broker
 from odradek.types import MiB
 
 from .child import PATHS, WAIT_S
-from .classes import java_options
+from .classes import spark_environ
 from .made import append, rows_of, write_log
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ def test_a_task_whose_broker_dies_is_tried_again_and_loses_nothing(
     broker: Kafka07Broker, odradek_chroot: str, tmp_path: Path
 ) -> None:
     """In a Spark of its own, which tries again."""
-    environment = {**os.environ, "PYTHONPATH": PATHS, "JDK_JAVA_OPTIONS": java_options()}
+    environment = {**os.environ, "PYTHONPATH": PATHS, **spark_environ()}
     command = [sys.executable, "-c", RETRIES, str(tmp_path), odradek_chroot]
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

@@ -34,7 +34,7 @@ from odradek.cli.demo.worker import texts, times
 from odradek.pipeline.config import load
 from odradek.pipeline.flow import open_table, table_options
 
-from ...spark.classes import STARTUP, java_options
+from ...spark.classes import STARTUP, spark_environ
 
 TABLE = TableResult(1000, 1000, 0, 4, 5000, 1, 16, 60_000, [], 20.0, "/t", "/r.html", "/p.toml")
 SUCCESS = DemoResult(1000, 1.0, 1.0, table=TABLE, directory="/d")
@@ -44,7 +44,7 @@ DEMO = [sys.executable, "-m", "odradek.cli", "demo"]
 def environment(scratch: Path) -> dict[str, str]:
     """Return an environment with its temporary files in `scratch`, and for a Spark that starts quickly."""
     paths = os.pathsep.join(filter(None, [os.fspath(STARTUP), os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "TMPDIR": os.fspath(scratch), "JDK_JAVA_OPTIONS": java_options(), "PYTHONPATH": paths}
+    return {**os.environ, "TMPDIR": os.fspath(scratch), **spark_environ(), "PYTHONPATH": paths}
 
 
 @pytest.mark.slow
