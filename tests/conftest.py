@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 from collections.abc import Iterator
 
@@ -16,8 +17,12 @@ from odradek.testing import KafkaBroker
 from odradek.testing.kafka.releases import MATRIX
 
 # Time limits of hypothesis say something about the machine's load, not about what is tested.
-settings.register_profile("odradek", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("unit", settings.get_profile("odradek"), max_examples=20)  # of `scripts/test --unit`
+settings.register_profile(
+    "odradek",
+    deadline=None,
+    max_examples=int(os.environ.get("ODRADEK_EXAMPLES", "50")),
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("odradek")
 
 
@@ -68,6 +73,13 @@ def pytest_collection_finish() -> None:
     full collections, which took a tenth of the tests' processor time."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def random_seed(request: pytest.FixtureRequest) -> int:
+    """That of the run: it says which of several expensive cases a run tries (see README.md)."""
+    seed: int = request.config.getoption("randomly_seed", 0)
+    return seed
 
 
 anyio_backend = on(BOTH)  # those that differ from this say so (see `tests.loops`)

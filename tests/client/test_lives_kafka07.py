@@ -26,7 +26,7 @@ from odradek.errors import ZooKeeperError
 from odradek.testing import FaultProxy, Kafka07Broker, ZooKeeperServer
 from odradek.types import TopicPartition
 
-LIVES = int(os.environ.get("ODRADEK_LIVES_KAFKA07", "32"))
+LIVES = int(os.environ.get("ODRADEK_LIVES_KAFKA07", "16"))
 
 PARTITIONS = [TopicPartition("t", number, 1) for number in range(2)]
 CONFIG = {"num.partitions": str(len(PARTITIONS)), "log.flush.interval": "1", "brokerid": "1"}

@@ -58,5 +58,6 @@ class Apicurio(ServerProcess):
             time.sleep(0.2)
 
     def _command(self) -> Sequence[str]:
-        options = ["-Xmx400m", f"-Dquarkus.http.host={LOOPBACK}", f"-Dquarkus.http.port={self._port}"]
+        options = ["-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]  # half the processor time of a start
+        options += [f"-Dquarkus.http.host={LOOPBACK}", f"-Dquarkus.http.port={self._port}"]
         return [find_java(), *options, "-jar", str(self._directory() / f"{NAME}-{VERSION}-runner.jar")]

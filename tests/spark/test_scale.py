@@ -136,15 +136,26 @@ def test_every_command_of_the_page_is_run_here() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_a_cluster_runs_what_comes_as_a_zip(
+@pytest.mark.timeout(1800)
+def test_a_cluster_runs_what_comes_to_it(
     tmp_path: Path,
-    bare: Interpreter,
+    request: pytest.FixtureRequest,
+    random_seed: int,
     cluster: str,
     odradek_chroot: str,
     odradek_kafka07_broker: Callable[..., Kafka07Broker],
 ) -> None:
+    """As a zip, or pipelines from a wheel; the random seed says which."""
     broker = odradek_kafka07_broker(config=BROKER)
+    if random_seed % 2:
+        runs_what_comes_as_a_zip(tmp_path, request.getfixturevalue("bare"), cluster, odradek_chroot, broker)
+    else:
+        runs_pipelines_from_a_wheel(tmp_path, request.getfixturevalue("installed"), cluster, odradek_chroot)
+
+
+def runs_what_comes_as_a_zip(
+    tmp_path: Path, bare: Interpreter, cluster: str, odradek_chroot: str, broker: Kafka07Broker
+) -> None:
     send(odradek_chroot, values(5000))
     machine = Machine(tmp_path / "machine", bare)
     (tmp_path / "src").symlink_to(ROOT / "src")
@@ -159,16 +170,7 @@ def test_a_cluster_runs_what_comes_as_a_zip(
     assert sorted(json.loads(row.value)["id"] for row in sent) == [*range(5000)]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_a_cluster_runs_pipelines_from_a_wheel(
-    tmp_path: Path,
-    installed: Interpreter,
-    cluster: str,
-    odradek_chroot: str,
-    odradek_kafka07_broker: Callable[..., Kafka07Broker],
-) -> None:
-    odradek_kafka07_broker(config=BROKER)
+def runs_pipelines_from_a_wheel(tmp_path: Path, installed: Interpreter, cluster: str, odradek_chroot: str) -> None:
     machine = Machine(tmp_path / "machine", installed)
     (tmp_path / "environment").symlink_to(installed.folder)
     (tmp_path / "pipeline.toml").write_text(FILE.format(zookeeper=odradek_chroot, limits=""))
