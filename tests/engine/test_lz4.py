@@ -61,6 +61,18 @@ def test_a_block_may_not_hold_more_than_its_own_limit(engine: Engine) -> None:
             engine.lz4_content([(b"good", True, 4), bad], BLOCK)
 
 
+def test_the_first_bytes_of_a_block_are_never_taken_for_a_length(engine: Engine) -> None:
+    literals = b"\x57\0\0\x57\0\x62\x57\0\x62"  # all but the first three are a block, too
+    assert engine.lz4_content([(b"\x90" + literals, False, BLOCK)], BLOCK) == literals
+
+
+def test_an_offset_of_zero_is_refused_by_the_compiled_engine_and_read_as_zeros_by_liblz4() -> None:
+    block = (b"\x10a\0\0" + b"\x50after", False, 100)
+    with pytest.raises(ValueError, match="bad data"):
+        engines.engine("compiled").lz4_content([block], BLOCK)
+    assert engines.engine("pure").lz4_content([block], BLOCK) == b"a\0\0\0\0after"
+
+
 def test_memory_of_what_was_dropped_is_used_again() -> None:
     engine = engines.engine("compiled")
     blocks = [(packed(bytes(BLOCK)), False, BLOCK)] * 4

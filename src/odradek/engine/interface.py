@@ -344,7 +344,8 @@ class Engine(Protocol):
 
         Raises:
             OverflowError: They hold more than `max_bytes`.
-            ValueError: A block is damaged, or holds more than it may.
+            ValueError: A block is damaged, or holds more than it may. Of what the format forbids, the pure engine reads
+                an offset of 0, as zeros, and the compiled engine a last match without five literals behind it.
         """
         ...
 

@@ -267,7 +267,8 @@ def lz4_content(blocks: Sequence[tuple[Buffer, bool, int]], max_bytes: int) -> m
                 free[: len(data)] = data
                 end += len(data)
             else:
-                end += cramjam.lz4.decompress_block_into(data, free)
+                # Without a length cramjam takes the first 4 bytes for one, wherever the rest could be a block.
+                end += cramjam.lz4.decompress_block_into(data, free, len(free))
         except (cramjam.DecompressionError, ValueError):
             raise (OverflowError("too many bytes") if len(free) < most else ValueError("bad data")) from None
     return content[:end].toreadonly()
