@@ -75,13 +75,6 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-@pytest.fixture(scope="session")
-def random_seed(request: pytest.FixtureRequest) -> int:
-    """That of the run: it says which of several expensive cases a run tries (see README.md)."""
-    seed: int = request.config.getoption("randomly_seed", 0)
-    return seed
-
-
 anyio_backend = on(BOTH)  # those that differ from this say so (see `tests.loops`)
 
 

@@ -16,7 +16,6 @@ from .replay import Case, read_cases
 CORPUS = Path(__file__).parent / "kafka07"
 
 AsRecorded = Callable[[Case], None]
-Decorator = Callable[[Callable[[Case, AsRecorded], None]], Callable[[Case, AsRecorded], None]]
 
 
 def cases(name: str) -> list[Case]:
@@ -26,13 +25,13 @@ def cases(name: str) -> list[Case]:
 ACCEPTANCE, RANDOM = cases("acceptance.jsonl.gz"), cases("random_shared.jsonl.gz")
 
 
-def each(cases: list[Case]) -> Decorator:
-    """Return a decorator: a run has each of these cases, with one of the engines."""
-    parametrized = pytest.mark.parametrize("case", cases, ids=[case.id for case in cases])
-    return lambda test: pytest.mark.sampled(2, "engine")(parametrized(test))
+def each(cases: list[Case]) -> pytest.MarkDecorator:
+    """Return a mark: a run has each of these cases, with one of the engines."""
+    one_engine = pytest.mark.sampled(2, "engine")
+    return pytest.mark.parametrize("case", [pytest.param(case, id=case.id, marks=one_engine) for case in cases])
 
 
-def variants(number: int) -> Decorator:
+def variants(number: int) -> pytest.MarkDecorator:
     return each([case for case in ACCEPTANCE if case.id.startswith(f"A{number:02}.")])
 
 

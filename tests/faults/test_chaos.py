@@ -14,13 +14,6 @@ from .chaos.run import run
 pytestmark = [pytest.mark.brokers, pytest.mark.slow, pytest.mark.timeout(900)]
 
 MINUTES = 0.4
-VERSIONS = (NEWEST, "0.11.0.3")
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One release in a run of the tests; the random seed says which."""
-    if "version" in metafunc.fixturenames:
-        metafunc.parametrize("version", [VERSIONS[metafunc.config.getoption("randomly_seed", 0) % len(VERSIONS)]])
 
 
 def children() -> set[psutil.Process]:
@@ -28,6 +21,8 @@ def children() -> set[psutil.Process]:
     return {each for each in psutil.Process().children(recursive=True) if each.is_running()}
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("version", [NEWEST, "0.11.0.3"])
 def test_nothing_is_lost_doubled_or_skipped_while_brokers_lines_and_clients_fail(
     version: str, report: Callable[[object], None]
 ) -> None:

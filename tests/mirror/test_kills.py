@@ -7,18 +7,12 @@ import pytest
 
 from .kills.run import differences, run
 
-SOURCES = ("0.7", "0.10.2.2", "logs of 0.7")
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One source in a run of the tests; the random seed says which."""
-    if "source" in metafunc.fixturenames:
-        metafunc.parametrize("source", [SOURCES[metafunc.config.getoption("randomly_seed", 0) % len(SOURCES)]])
-
 
 @pytest.mark.brokers
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("source", ["0.7", "0.10.2.2", "logs of 0.7"])
 def test_a_mirror_that_is_killed_copies_every_record_once(source: str) -> None:
     logs = source.startswith("logs")
     done = run(source.removeprefix("logs of "), 3000, 3, seed=1, brokers=1, pause_s=0.3, logs=logs)

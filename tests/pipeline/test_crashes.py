@@ -20,6 +20,7 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import load_catalog
+from tests.samples import one_in, seed_of
 
 from odradek.pipeline.committed import open_committed
 from odradek.pipeline.flow import dead_options, table_options
@@ -257,9 +258,10 @@ def with_pause(process: Child, seconds: float) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "kills" in metafunc.fixturenames:
-        first = 2 * (metafunc.config.getoption("randomly_seed", 0) % 2)
-        chosen = slice(None) if "ODRADEK_KILLS" in os.environ else slice(first, first + 2)
-        metafunc.parametrize(("kind", "where", "records", "kills"), list(cases())[chosen])
+        seed = None if "ODRADEK_KILLS" in os.environ else seed_of(metafunc.config)
+        several = list(cases())
+        pairs = one_in(2, [several[at : at + 2] for at in range(0, len(several), 2)], seed)
+        metafunc.parametrize(("kind", "where", "records", "kills"), [case for pair in pairs for case in pair])
 
 
 def cases() -> Iterable[Any]:

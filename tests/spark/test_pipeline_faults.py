@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -122,21 +122,25 @@ def interrupt(child: Child) -> None:
 
 ENDINGS: dict[Callable[[Child], None], tuple[int, str]] = {
     kill_java: (1, "odradek: t: Spark's Java process has ended"),  # pyspark shows stacks of its own
-    terminate: (143, "odradek: stopped; committed: t: 1 batches with "),
     kill_worker: (1, "odradek: t: SparkException: Python worker exited unexpectedly (crashed)"),
+    terminate: (143, "odradek: stopped; committed: t: 1 batches with "),
     interrupt: (130, "odradek: stopped; committed: t: 1 batches with "),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-def test_whatever_ends_a_batch_in_its_middle_is_told_and_the_next_run_goes_on(tmp_path: Path, random_seed: int) -> None:
-    """A batch that is being read through a slow line that then stands still. Two endings in a run, by its seed: a
-    process is killed, and a signal comes."""
-    endings = list(ENDINGS.items())[2 * (random_seed % 2) :][:2]
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("endings", [(kill_java, terminate), (kill_worker, interrupt)], ids=["java", "worker"])
+def test_whatever_ends_a_batch_in_its_middle_is_told_and_the_next_run_goes_on(
+    tmp_path: Path, endings: Sequence[Callable[[Child], None]]
+) -> None:
+    """A batch that is being read through a slow line that then stands still: a process is killed, and a signal
+    comes."""
     with Kafka07Broker(config={"log.flush.interval": "1"}) as broker, FaultProxy(broker.host, broker.port) as line:
         workspace = Workspace(tmp_path, f'brokers = "1@{line.address}"')
-        for end, (code, words) in endings:
+        for end in endings:
+            code, words = ENDINGS[end]
             append(broker, "t", workspace.more())
             before = workspace.batches
             with Child.reading(workspace.file) as child:
@@ -232,15 +236,16 @@ def confirmed(zookeeper: ZooKeeperServer, values: list[bytes]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("zookeeper_returns", [True, False], ids=["zookeeper", "broker"])
 def test_a_run_outlives_its_zookeeper_and_its_broker_or_fails_and_the_next_one_is_exact(
-    tmp_path: Path, random_seed: int
+    tmp_path: Path, zookeeper_returns: bool
 ) -> None:
-    """ZooKeeper is asked by the driver alone, so that runs that lose it need no Spark. The seed says which of the two
-    comes back during the run."""
-    back = random_seed % 2 == 0
+    """ZooKeeper is asked by the driver alone, so that runs that lose it need no Spark. One of the two comes back during
+    the run."""
     with cluster(tmp_path) as (zookeeper, broker):
         workspace = Workspace(tmp_path, f'zookeeper = "{zookeeper.address}"')
-        for lost, comes_back in ((zookeeper, back), (broker, not back)):
+        for lost, comes_back in ((zookeeper, zookeeper_returns), (broker, not zookeeper_returns)):
             confirmed(zookeeper, workspace.more())
             options = [*(["here"] if lost is zookeeper else []), *([] if comes_back else ["10"])]
             with Child.reading(workspace.file, *options) as child:

@@ -137,17 +137,19 @@ def test_every_command_of_the_page_is_run_here() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("form", ["zip", "wheel"])
 def test_a_cluster_runs_what_comes_to_it(
     tmp_path: Path,
     request: pytest.FixtureRequest,
-    random_seed: int,
+    form: str,
     cluster: str,
     odradek_chroot: str,
     odradek_kafka07_broker: Callable[..., Kafka07Broker],
 ) -> None:
-    """As a zip, or pipelines from a wheel; the random seed says which."""
+    """As a zip, or pipelines from a wheel."""
     broker = odradek_kafka07_broker(config=BROKER)
-    if random_seed % 2:
+    if form == "zip":
         runs_what_comes_as_a_zip(tmp_path, request.getfixturevalue("bare"), cluster, odradek_chroot, broker)
     else:
         runs_pipelines_from_a_wheel(tmp_path, request.getfixturevalue("installed"), cluster, odradek_chroot)
