@@ -163,8 +163,12 @@ async def test_entries_of_access_control_are_those_of_the_tool(broker: KafkaBrok
     has_patterns = number(broker) >= (2,)
     entries = [READ, DENY if has_patterns else replace(DENY, pattern=AclPattern.LITERAL)]
     async with as_alice(broker) as k:
+
+        async def are(entries: list[Acl]) -> bool:
+            return bool(await k.admin.describe_acls() == entries)
+
         (await k.admin.create_acls(entries)).check()
-        assert await k.admin.describe_acls() == entries
+        await until(lambda: are(entries))
         assert await k.admin.describe_acls(entries[1]) == entries[1:]
         listed = await tool(broker, "acls", "--list")
         assert "orders" in listed and re.search(SHOWN.format("\\*", "READ", "ALLOW", "Allow", "Read", "\\*"), listed)
@@ -177,9 +181,10 @@ async def test_entries_of_access_control_are_those_of_the_tool(broker: KafkaBrok
                 await k.admin.create_acls(DENY)
         deleted = (await k.admin.delete_acls([entries[1], AclFilter(AclResource.CLUSTER)])).check()
         assert [list(each.done) for each in deleted.values()] == [[entries[1]], []]
+        await until(lambda: are(entries[:1]))
         assert "10.0.0.1" not in await tool(broker, "acls", "--list")
         (await k.admin.delete_acls(AclFilter(name="orders"))).check()
-        assert await k.admin.describe_acls() == []
+        await until(lambda: are([]))
 
 
 async def test_a_user_logs_in_with_the_password_that_was_set(broker: KafkaBroker) -> None:
@@ -188,14 +193,21 @@ async def test_a_user_logs_in_with_the_password_that_was_set(broker: KafkaBroker
             with pytest.raises(od.Unsupported, match=r"2\.7.*kafka-configs"):
                 await k.admin.set_passwords({"bob": "a secret"})
             return
+
+        async def has_password() -> bool:
+            return (await k.admin.describe_users("bob")).done == {"bob": [ScramPassword("SCRAM-SHA-512", 4096)]}
+
+        async def is_unknown() -> bool:
+            return "RESOURCE_NOT_FOUND" in str((await k.admin.describe_users("bob")).failed.get("bob"))
+
         (await k.admin.set_passwords({"bob": "a secret"}, iterations=4096)).check()
-        assert (await k.admin.describe_users("bob")).check() == {"bob": [ScramPassword("SCRAM-SHA-512", 4096)]}
+        await until(has_password)
         described = await tool(broker, "configs", "--describe", "--entity-type", "users", "--entity-name", "bob")
         assert "SCRAM-SHA-512=" in described and "iterations=4096" in described
         async with as_user(broker, "bob", "a secret", "SCRAM-SHA-512") as bob:
             assert "t" in await bob.topics()
         (await k.admin.delete_passwords("bob")).check()
-        assert "RESOURCE_NOT_FOUND" in str((await k.admin.describe_users("bob")).failed["bob"])
+        await until(is_unknown)
         assert "SCRAM" not in await tool(
             broker, "configs", "--describe", "--entity-type", "users", "--entity-name", "bob"
         )
