@@ -27,7 +27,12 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 FIRST = "0.11.0.3"
 NUMBERS = count()
-SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
+SETTINGS = {
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+    # A broker that is paused for longer than its session leads nothing for a moment, and drops the markers due then.
+    "broker.session.timeout.ms": "30000",
+    "zookeeper.session.timeout.ms": "30000",
+}
 SHORT = od.Tuning(request_timeout=3.0)
 
 
