@@ -600,6 +600,18 @@ async def test_a_fetch_cancelled_at_every_byte_feeds_nothing_twice_and_nothing_l
             assert api.connection.statistics().connects == 1
 
 
+async def test_a_fetch_that_is_cancelled_before_it_is_sent_is_withdrawn(peer: Peer) -> None:
+    peer.logs[P0] += LOG
+    async with running(peer) as client:
+        decoder = client.decoder(P0, Position(0), DecoderOptions())
+        with anyio.CancelScope() as scope:
+            scope.cancel()  # the connection is not open yet
+            await fetch(client, (decoder, 10))
+        assert scope.cancelled_caught
+        await fetch(client, (decoder, 1000))
+    assert peer.requests == [Fetch(P0.topic, P0.partition, 0, 1000)]
+
+
 async def test_a_decoder_reset_while_its_fetch_is_under_way_takes_no_stale_byte(peer: Peer) -> None:
     peer.logs[P0] += LOG
     for brake in range(6, 6 + len(LOG)):

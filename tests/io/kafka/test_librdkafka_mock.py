@@ -121,9 +121,10 @@ async def test_errors_of_fetch(mock: MockCluster, version: int) -> None:
 
 async def fetch_outcomes(mock: MockCluster, version: int) -> dict[str, str]:
     async def attempt(code: ErrorCode) -> str:
+        await connected.positions("t", od.EARLIEST)  # the mock has read what the reader before has sent
+        mock.forget_requests()
+        mock.push_errors(FetchRequest, code)
         async with connected.reader("t", start=od.EARLIEST) as reader:
-            mock.push_errors(FetchRequest, code)
-            mock.forget_requests()
             try:
                 assert (await anext(reader)).position == 0
             except od.OffsetOutOfRange:

@@ -297,6 +297,19 @@ async def test_a_poll_that_is_cancelled_feeds_nothing_afterwards() -> None:
         assert polls.fetches[0].decoder.fetch_position == 0
 
 
+async def test_a_poll_that_is_cancelled_before_it_is_sent_is_withdrawn() -> None:
+    broker = SessionBroker()
+    async with running(broker) as client:
+        polls = Polls(client)
+        with anyio.CancelScope() as scope:
+            scope.cancel()  # the connection is not open yet
+            await client.fetch(polls.fetches, max_wait=0.5)
+        assert scope.cancelled_caught and not client.polls.in_session
+        await polls.open()
+        assert client.polls.in_session
+    assert [request.session_epoch for request, _ in broker.requests] == [0]
+
+
 @with_sessions
 @pytest.mark.parametrize(
     ("result", "error"),

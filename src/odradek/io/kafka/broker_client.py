@@ -187,8 +187,8 @@ class KafkaBrokerClient:
     async def fetch(self, fetches: Sequence[PartitionFetch], *, max_wait: float = 0.0, min_bytes: int = 1) -> None:
         """Fetch partitions (see `BrokerClient.fetch`).
 
-        Cancellation: safe; the rest of the response is read and dropped, earlier bytes stay fed. The same holds when a
-        decoder is reset while its fetch is in flight.
+        Cancellation: safe; a request that was not sent is withdrawn, the rest of a response is read and dropped, earlier
+        bytes stay fed. The same holds when a decoder is reset while its fetch is in flight.
         """
         fetches = await self._topics.without_recreated(self.versions, fetches)
         parts = await exclude_truncated(self.connection, self.versions, self._parts(fetches))
@@ -287,7 +287,11 @@ class KafkaBrokerClient:
             timeout_s=self._settings.request_timeout_s + max_wait,
             limits=VersionLimits(topic_ids=exchange.topic_ids),
         )
-        return await request
+        try:
+            return await request
+        except BaseException:
+            request.withdraw()  # cancelled before it was sent: a long poll would hold up those of the next reader
+            raise
 
     def _parts(
         self, fetches: Sequence[PartitionFetch], made: Mapping[PartitionFetch, PartitionExchange] = MappingProxyType({})

@@ -191,8 +191,8 @@ class Kafka07BrokerClient:
         at once, so `max_wait` and `min_bytes` are ignored.
 
         A partial tail a decoder kept from an earlier connection is dropped first: the broker may have been truncated
-        in between. Cancellation: safe; the rest of the response is read and dropped, earlier bytes stay fed. The
-        same holds when a decoder is reset while its fetch is in flight.
+        in between. Cancellation: safe; a request that was not sent is withdrawn, the rest of a response is read and
+        dropped, earlier bytes stay fed. The same holds when a decoder is reset while its fetch is in flight.
         """
         if not fetches:
             return
@@ -210,6 +210,7 @@ class Kafka07BrokerClient:
         try:
             results = await pending
         finally:
+            pending.withdraw()  # cancelled before it was sent
             if incarnation != self.incarnation:
                 source = None
             for fetch in fetches:
