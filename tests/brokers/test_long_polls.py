@@ -68,6 +68,18 @@ async def test_no_reader_waits_for_the_long_poll_of_another_one(kafka: KafkaBrok
     assert len(poll_clients(cluster)) == 3
 
 
+async def test_no_reader_waits_for_the_long_poll_of_one_that_has_ended(kafka: KafkaBroker, topic: str) -> None:
+    kafka.create_topic(topic, 2)
+    async with connect(kafka) as cluster:
+        clients = []
+        for number in range(2):
+            async with cluster.reader({od.TopicPartition(topic, number): od.LATEST}):
+                await until(lambda: any(client._in_session for client in poll_clients(cluster)))
+                clients += poll_clients(cluster)
+    before, after = clients
+    assert before is not after and not before.connection.is_open
+
+
 @pytest.mark.parametrize("reset", ["fail", od.EARLIEST], ids=str)
 async def test_a_position_that_leaves_the_log_under_a_reader_that_polls_is_an_error_or_a_reset(
     kafka: KafkaBroker, topic: str, reset: Any

@@ -203,8 +203,9 @@ class BrokerClient(Protocol):
     async def fetch(self, fetches: Sequence[PartitionFetch], *, max_wait: float = 0.0, min_bytes: int = 1) -> None:
         """Fetch many partitions in one round trip, and set the result of each `PartitionFetch`.
 
-        Cancellation: the response is read and dropped; a decoder may have been fed part of it, which is consistent
-        (its positions moved with it).
+        Cancellation: a request that was not sent is withdrawn, a long poll closes the connection, and the response to
+        anything else is read and dropped; a decoder may have been fed part of it, which is consistent (its positions
+        moved with it).
 
         Args:
             fetches: At most one for each partition.

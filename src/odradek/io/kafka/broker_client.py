@@ -187,8 +187,9 @@ class KafkaBrokerClient:
     async def fetch(self, fetches: Sequence[PartitionFetch], *, max_wait: float = 0.0, min_bytes: int = 1) -> None:
         """Fetch partitions (see `BrokerClient.fetch`).
 
-        Cancellation: safe; a request that was not sent is withdrawn, the rest of a response is read and dropped, earlier
-        bytes stay fed. The same holds when a decoder is reset while its fetch is in flight.
+        Cancellation: safe; a request that was not sent is withdrawn, a long poll closes the connection, the rest of any
+        other response is read and dropped. Earlier bytes stay fed, also when a decoder is reset while its fetch is in
+        flight.
         """
         fetches = await self._topics.without_recreated(self.versions, fetches)
         parts = await exclude_truncated(self.connection, self.versions, self._parts(fetches))
@@ -290,7 +291,9 @@ class KafkaBrokerClient:
         try:
             return await request
         except BaseException:
-            request.withdraw()  # cancelled before it was sent: a long poll would hold up those of the next reader
+            if not request.withdraw() and not request.done and max_wait:
+                request.observation = None  # it was cancelled, which is no error
+                self.connection.connection.close()  # the broker answers what follows after the long poll only
             raise
 
     def _parts(
