@@ -93,9 +93,11 @@ def test_a_demo_that_is_terminated_leaves_nothing(moment: bytes, programs: int, 
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(tmp_path)
     ) as process:
-        assert process.stdout is not None
-        while moment not in process.stdout.readline():
-            continue
+        assert process.stdout is not None and process.stderr is not None
+        lines: list[bytes] = []
+        while not lines or moment not in lines[-1]:
+            lines.append(process.stdout.readline())
+            assert lines[-1], (process.wait(), lines, process.stderr.read())  # it has ended before
         deadline = time.monotonic() + 180
         while (
             len(children := psutil.Process(process.pid).children(recursive=True)) < programs
