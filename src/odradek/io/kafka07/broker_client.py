@@ -209,8 +209,10 @@ class Kafka07BrokerClient:
         )
         try:
             results = await pending
-        finally:
+        except BaseException:
             pending.withdraw()  # cancelled before it was sent
+            raise
+        finally:
             if incarnation != self.incarnation:
                 source = None
             for fetch in fetches:
