@@ -97,7 +97,7 @@ def test_a_demo_that_is_terminated_leaves_nothing(moment: bytes, programs: int, 
         lines: list[bytes] = []
         while not lines or moment not in lines[-1]:
             lines.append(process.stdout.readline())
-            assert lines[-1], (process.wait(), lines, process.stderr.read())  # it has ended before
+            assert lines[-1], (lines, process.stderr.read(), process.wait())  # it has ended before
         deadline = time.monotonic() + 180
         while (
             len(children := psutil.Process(process.pid).children(recursive=True)) < programs
