@@ -5,7 +5,7 @@
 
 from contextlib import suppress
 
-# Without the extra `odradek[spark]` the import fails. An error here would keep Spark from finding any other source.
+# Before Spark 4 there is no such class to derive from. An error here would keep Spark from finding any other source.
 with suppress(ImportError):
     from odradek.spark.source import OdradekSource as DefaultSource
 

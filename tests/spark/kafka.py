@@ -9,7 +9,8 @@ import anyio
 
 import odradek as od
 from odradek.ranges.projection import columns
-from odradek.spark.source import BatchReader, OdradekSource, StreamReader
+from odradek.spark.readers import BatchReader, StreamReader
+from odradek.spark.source import OdradekSource
 from odradek.testing import KafkaBroker
 
 from ..topic_configs import alter_topic

@@ -14,8 +14,9 @@ from pyspark.sql.types import StructType
 from odradek import segments
 from odradek.io.kafka07.broker_client import CONFIRM
 from odradek.ranges.projection import COLUMNS, ERROR, HEADERS
+from odradek.spark.readers import BatchReader, StreamReader
 from odradek.spark.schema import SPARK_TYPES
-from odradek.spark.source import BatchReader, OdradekSource, StreamReader
+from odradek.spark.source import OdradekSource
 from odradek.testing import Kafka07Broker
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import encode_set

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from odradek.core.interfaces import BYTES, RECORDS, Extent, SplitPoint
 from odradek.ranges.planning import Range, clip_to_logs, end_of_micro_batch, end_offsets
-from odradek.spark.source import lag_metrics
+from odradek.spark.readers import lag_metrics
 from odradek.types import GiB, MiB, Position, TopicPartition
 
 P, Q, R = (TopicPartition("t", number, 0) for number in range(3))

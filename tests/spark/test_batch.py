@@ -23,7 +23,8 @@ from odradek.io.kafka07.log_access import Kafka07LogAccess
 from odradek.ranges import process
 from odradek.ranges.catalog import DirectoryCatalog
 from odradek.ranges.planning import BoundaryMismatch, DataLoss, Range, TaskPlan
-from odradek.spark.source import BatchReader, OdradekSource, StreamReader
+from odradek.spark.readers import BatchReader, StreamReader
+from odradek.spark.source import OdradekSource
 from odradek.testing import FaultProxy, Kafka07Broker, ZooKeeperServer
 from odradek.types import TopicPartition
 from odradek.wire.compression import CompressionType

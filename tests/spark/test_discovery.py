@@ -16,11 +16,17 @@ from .child import PATHS
 from .classes import spark_environ
 from .made import write_log
 
-WITHOUT = """
+OLD_SPARK = """
 import sys
-sys.modules["pyarrow"] = None
+sys.modules["pyspark.sql.datasource"] = None
 import pyspark_odradek
 assert not hasattr(pyspark_odradek, "DefaultSource")
+"""
+LOOKED_FOR = """
+import sys
+import pyspark_odradek
+assert pyspark_odradek.DefaultSource.name() == "odradek"
+assert {"odradek.ranges", "odradek.client.cluster", "numpy", "pyarrow"}.isdisjoint(sys.modules)
 """
 
 
@@ -31,8 +37,12 @@ def test_spark_finds_it_by_the_name_of_a_module() -> None:
     assert OdradekSource.name() == "odradek"
 
 
-def test_where_something_is_missing_it_does_not_stand_in_the_way_of_others() -> None:
-    subprocess.run([sys.executable, "-c", WITHOUT], check=True)
+def test_a_pyspark_without_such_sources_does_not_keep_spark_from_finding_others() -> None:
+    subprocess.run([sys.executable, "-c", OLD_SPARK], check=True)
+
+
+def test_the_process_that_looks_for_sources_imports_nothing_that_only_queries_need() -> None:
+    subprocess.run([sys.executable, "-c", LOOKED_FOR], check=True)
 
 
 KILLED = """

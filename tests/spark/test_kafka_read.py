@@ -15,7 +15,7 @@ from odradek.errors import ConfigError
 from odradek.ranges import process, reader
 from odradek.ranges.planning import DataLoss
 from odradek.ranges.reader import CompletedRange, read_task
-from odradek.spark.source import BatchReader
+from odradek.spark.readers import BatchReader
 from odradek.testing import KafkaBroker
 
 from ..brokers import foreign

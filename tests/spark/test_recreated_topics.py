@@ -10,7 +10,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from odradek.core.interfaces import RECORDS, Extent, SplitPoint
 from odradek.ranges.planning import DataLoss, Loss, Range, in_current_topics, of_topics, topic_ids
-from odradek.spark.source import OdradekSource, StreamReader
+from odradek.spark.readers import StreamReader
+from odradek.spark.source import OdradekSource
 from odradek.types import Position, TopicPartition
 
 from .made import names, types_of

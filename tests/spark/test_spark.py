@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyspark
 import pytest
 
 from odradek.testing import Kafka07Broker
@@ -56,6 +58,12 @@ def raised(frame: Callable[[], Any]) -> str:
     with pytest.raises(PySparkException) as caught:
         frame()
     return caught.value._desc  # type: ignore[attr-defined,no-any-return]
+
+
+def test_python_workers_import_the_pyspark_that_is_installed(spark: SparkSession) -> None:
+    """And not the sources in an archive of Spark, which each would compile."""
+    seen = spark.sparkContext.parallelize([0], 1).map(lambda _: sys.modules["pyspark"].__file__).collect()
+    assert seen == [pyspark.__file__]
 
 
 def test_directories_of_later_releases_are_read_and_followed(spark: SparkSession, tmp_path: Path) -> None:

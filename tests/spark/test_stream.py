@@ -16,7 +16,8 @@ from odradek.errors import ConfigError, DeadlineError
 from odradek.io.kafka07.log_access import Kafka07LogAccess
 from odradek.ranges.catalog import DirectoryCatalog
 from odradek.ranges.planning import DataLoss
-from odradek.spark.source import OdradekSource, StreamReader
+from odradek.spark.readers import StreamReader
+from odradek.spark.source import OdradekSource
 from odradek.testing import Kafka07Broker
 from odradek.wire.kafka07.message_set import encode_set
 

