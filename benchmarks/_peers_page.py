@@ -48,6 +48,11 @@ class Part(NamedTuple):
 
 WITHOUT_AIOKAFKA = """\
 aiokafka is left out with 10,000 partitions: it takes more than 30 s of processor time to read 30,000 records there."""
+SPARK_NOTE = """\
+The same topics and options in one session of `local[2]` that odradek has made; only the format's name differs. The
+connector runs inside of Spark's Java; for a format in Python Spark starts four Python processes one after the other
+before the first rows come, which is all of the first query. A session that `SparkSession.builder` has made takes
+two seconds more for it: its Python processes compile pyspark each time."""
 PARTS = {
     "core": Part("What most programs do", 5),
     "send": Part("Waiting for each record", 5),
@@ -59,6 +64,7 @@ PARTS = {
     "clients": Part("Consumers in one process: 100 B"),
     "idle": Part("Nothing to do", 2),
     "distance": Part("A broker 20 ms away: 100 B"),
+    "spark": Part("Spark, beside its own Kafka connector", 5, SPARK_NOTE),
 }
 
 MEASURES: Mapping[str, Sequence[tuple[str, str]]] = {
@@ -293,9 +299,13 @@ def page(results: Results) -> Iterator[str]:
         yield f"## {PARTS[name].heading}\n"
         if note := PARTS[name].note:
             yield f"{note}\n"
-        yield from table(lines({name: part}))
+        if part["cases"]:
+            yield from table(lines({name: part}))
         if name == "distance":
             yield from distances(part)
+        for made in part.get("tables", ()):
+            yield f"{made['note']}\n"
+            yield from markdown(made["head"], made["rows"])
         yield from (f"![{_plain(chart.title)}]({FIGURES}/{slug(chart.title)}.svg)\n" for chart in charts(name, part))
     if measured:
         yield "## Processor time and memory\n"

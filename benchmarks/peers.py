@@ -20,6 +20,7 @@ import platform
 import resource
 import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -51,9 +52,10 @@ AFAR_S = 4.0
 IDLE_S = 10.0
 PATIENCE_S = 30.0
 """How long each part waits for a quiet machine."""
+SPARK = Path(__file__).with_name("spark_kafka.py")
 AT_ONCE = 2000
 """Partitions that are created by one request: a controller refuses 10,000."""
-PACKAGES = ("odradek", "confluent-kafka", "aiokafka", "kafka-python", "crc32c", "lz4", "uvloop", "pyarrow")
+PACKAGES = ("odradek", "confluent-kafka", "aiokafka", "kafka-python", "crc32c", "lz4", "uvloop", "pyarrow", "pyspark")
 
 
 class Case(NamedTuple):
@@ -344,14 +346,26 @@ def circumstances(commit: str, rounds: int) -> dict[str, Any]:
 def measure_part(part: str) -> dict[str, Any]:
     rounds = PARTS[part].rounds
     results = circumstances(commit(), rounds) | {"busy": wait_until_quiet(PATIENCE_S), "cases": []}
-    began, chosen = perf_counter(), [case for case in CASES if case.part == part]
-    with topics_of_a_broker(proxied=part == "distance") as topics:
-        for case in chosen:
-            results["cases"].append(measure(case, topics, rounds))
-            print(f"{part}: {case.title}", flush=True)
+    began = perf_counter()
+    if part == "spark":
+        results["tables"] = spark_tables()
+    else:
+        with topics_of_a_broker(proxied=part == "distance") as topics:
+            for case in [case for case in CASES if case.part == part]:
+                results["cases"].append(measure(case, topics, rounds))
+                print(f"{part}: {case.title}", flush=True)
     minutes = (perf_counter() - began) / 60
     print(f"{part}: {minutes:.1f} minutes", flush=True)
     return results | {"minutes": round(minutes, 1), "load": os.getloadavg()[1]}
+
+
+def spark_tables() -> list[dict[str, Any]]:
+    """Return the tables that `spark_kafka.py` makes, in a process of its own: Spark forks what measures."""
+    with tempfile.TemporaryDirectory() as directory:
+        kept = Path(directory) / "spark.json"
+        subprocess.run([sys.executable, SPARK, "--json", kept], check=True)
+        tables: list[dict[str, Any]] = json.loads(kept.read_text())["tables"]
+    return tables
 
 
 def measure_parts(parts: Sequence[str]) -> None:
