@@ -38,7 +38,7 @@ from _peers_page import PARTS, RESULTS, figures, front_pages, page, write
 from _peers_settings import CLIENTS
 from _quiet import wait_until_quiet
 from _report import commit, machine
-from odradek import LATEST, Cluster, TopicPartition, connect
+from odradek import LATEST, Cluster, TopicPartition, Tuning, connect
 from odradek.testing import KafkaBroker
 
 __all__ = ["CASES", "Case"]
@@ -70,6 +70,7 @@ class Case(NamedTuple):
         measure: `rate`, `latency`, `start`, `seconds` or `idle`: see `_peers_page.py`.
         clients: Consumers in one process.
         distance_ms: The time of a round trip to a broker behind a proxy; None without one.
+        batch_bytes: The size of the batches that are read (bytes); None: that of odradek's own producer.
         of: Clients that are compared; () for all that can do it.
     """
 
@@ -86,6 +87,7 @@ class Case(NamedTuple):
     clients: int = 1
     uvloop: bool = False
     distance_ms: int | None = None
+    batch_bytes: int | None = None
     of: tuple[str, ...] = ()
 
     def pairs(self) -> list[tuple[str, str]]:
@@ -130,15 +132,23 @@ def core(part: str, size: int, compression: str, of: tuple[str, ...] = ()) -> It
     yield Case(part, f"produce loop, {about}", *LOOP, WRITTEN[size], size, compression, of=of)
 
 
+def small_batches(part: str, size: int, compression: str) -> Case:
+    """Reading what most producers write with their defaults."""
+    (case, *_) = core(part, size, compression, MAIN)
+    return case._replace(title=f"{case.title}, written in batches of 16 KiB", batch_bytes=1 << 14)
+
+
 def cases() -> Iterator[Case]:
     """List everything that is measured in full, part by part."""
     for size in (100, 1000):
         yield from core("core", size, "none")
     for size in (100, 1000):
         yield from core("lz4", size, "lz4", MAIN)
+        yield small_batches("lz4", size, "lz4")
         for compression in ("snappy", "zstd"):
             both = core("compression", size, compression, MAIN)
             yield from (case for case in both if case.theirs in ("batches", "produce"))
+            yield small_batches("compression", size, compression)
     yield Case("send", "one awaited `send`, 100 B", ("send",), "send", 4000, measure="latency")
     for senders in (1000, 4000):
         one = ("send_concurrent",)
@@ -259,7 +269,7 @@ class Topics:
         """Return a topic that has what is read, as many records in each partition; or a new one to write to."""
         if case.distance_ms is not None:
             self.broker.proxy.delay(0)
-        name = f"of-{case.size}-{case.compression}-{case.partitions}-{case.records}"
+        name = f"of-{case.size}-{case.compression}-{case.partitions}-{case.records}-{case.batch_bytes}"
         name = name if way in READS else f"written-{next(self._numbers)}"
         if name not in self._filled:
             anyio.run(self._create, name, case, way in READS)
@@ -277,9 +287,10 @@ class Topics:
             assert written > records, f"{written} of {records} records were written"
 
     async def _create(self, name: str, case: Case, filled: bool) -> None:
+        tuning = Tuning() if case.batch_bytes is None else Tuning(batch_bytes=case.batch_bytes)
         async with (
             connect(f"kafka://{self.bootstrap}") as k,
-            k.producer(compression=case.compression, deliver_within=LIMIT_S) as out,
+            k.producer(compression=case.compression, deliver_within=LIMIT_S, tuning=tuning) as out,
         ):
             (await k.admin.create_topics({name: min(case.partitions, AT_ONCE)})).check()
             for total in range(2 * AT_ONCE, case.partitions + 1, AT_ONCE):

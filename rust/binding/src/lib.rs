@@ -49,7 +49,7 @@ mod _compiled {
         check_run, crc32, crc32c, encode_frame, encode_run, fit, lz4_content, murmur2, scan_messages, unpack,
     };
     #[pymodule_export]
-    use super::records::RecordBuilder;
+    use super::records::{RecordBuilder, check_batches};
     #[pymodule_export]
     use super::rows::{ColumnBuilder, PayloadBuilder};
 }

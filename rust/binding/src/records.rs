@@ -1,11 +1,29 @@
 //! `RecordBuilder`.
 
-use odradek_engine::{Batch, MessageRun, NO_LIMIT};
+use odradek_engine::{Batch, BatchLimits, MessageRun, NO_LIMIT};
 use pyo3::prelude::*;
 
 use crate::buffers::Borrowed;
 use crate::columns::DecodedColumns;
 use crate::{raised, run};
+
+/// Decompressing a byte takes so much longer than decoding one.
+const EXPANDED: usize = 4;
+
+/// See `interface.Engine.check_batches`.
+#[pyfunction]
+pub fn check_batches(
+    data: &Bound<'_, PyAny>,
+    start: isize,
+    stop: isize,
+    max_entry: i64,
+    max_decompressed: usize,
+) -> PyResult<(usize, i64)> {
+    let borrowed = Borrowed::new(data)?;
+    let (bytes, start) = borrowed.up_to(start, stop)?;
+    let limits = BatchLimits { max_entry, max_decompressed, checked: false };
+    run(data.py(), bytes.len().saturating_sub(start), || Ok(odradek_engine::check_batches(bytes, start, limits)))
+}
 
 /// See `interface.RecordBuilder`.
 #[pyclass(module = "odradek.engine._compiled")]
@@ -43,7 +61,8 @@ impl RecordBuilder {
         run(data.py(), bytes.len().saturating_sub(start), || rows.decode_batch(bytes, start, batch))
     }
 
-    #[pyo3(signature = (data, start, stop, first_offset, max_entry = NO_LIMIT))]
+    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (data, start, stop, first_offset, max_entry = NO_LIMIT, max_decompressed = 0, checked = false))]
     fn decode_batches(
         &mut self,
         data: &Bound<'_, PyAny>,
@@ -51,11 +70,15 @@ impl RecordBuilder {
         stop: isize,
         first_offset: i64,
         max_entry: i64,
-    ) -> PyResult<(usize, i64)> {
+        max_decompressed: usize,
+        checked: bool,
+    ) -> PyResult<(usize, i64, usize)> {
         let borrowed = Borrowed::new(data)?;
         let (bytes, start) = borrowed.up_to(start, stop)?;
+        let limits = BatchLimits { max_entry, max_decompressed, checked };
+        let work = bytes.len().saturating_sub(start).saturating_mul(if max_decompressed > 0 { EXPANDED } else { 1 });
         let rows = &mut self.0;
-        run(data.py(), bytes.len().saturating_sub(start), || rows.decode_batches(bytes, start, first_offset, max_entry))
+        run(data.py(), work, || rows.decode_batches(bytes, start, first_offset, limits))
     }
 
     #[allow(clippy::too_many_arguments)]

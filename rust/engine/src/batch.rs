@@ -1,6 +1,7 @@
 //! Record batches of magic 2 (specification 3.3).
 
 use crate::Error;
+use crate::decompress::{Compression, Decompressor};
 use crate::encode_records::BATCH_HEADER_BYTES;
 use crate::records::{Fields, RecordBuilder, header};
 use crate::varint::Cursor;
@@ -102,16 +103,17 @@ impl RecordBuilder {
         Ok((from.rest().len(), count, behind))
     }
 
-    /// A run of plain batches of magic 2: not compressed, not of a transaction, without damage. Gives the index behind
-    /// it, and the highest offset behind a batch.
+    /// A run of whole batches of magic 2, not of a transaction, without damage, which are not compressed or may be
+    /// decompressed here. Gives the index behind it, the highest offset behind a batch, and the sum of what was
+    /// decompressed (bytes).
     pub fn decode_batches(
         &mut self,
         data: &[u8],
         start: usize,
         first_offset: i64,
-        max_entry: i64,
-    ) -> Result<(usize, i64), Error> {
-        self.all_or_none(|rows| rows.add_batches(data, start, first_offset, max_entry))
+        limits: BatchLimits,
+    ) -> Result<(usize, i64, usize), Error> {
+        self.all_or_none(|rows| rows.add_batches(data, start, first_offset, limits))
     }
 
     fn add_batches(
@@ -119,43 +121,106 @@ impl RecordBuilder {
         data: &[u8],
         start: usize,
         first_offset: i64,
-        max_entry: i64,
-    ) -> Result<(usize, i64), Error> {
-        let (mut at, mut behind) = (start, i64::MIN);
-        while let Some((batch, end)) = plain_batch(data, at, first_offset, max_entry) {
+        limits: BatchLimits,
+    ) -> Result<(usize, i64, usize), Error> {
+        let (mut at, mut behind, mut decompressed) = (start, i64::MIN, 0usize);
+        let mut decompressor = Decompressor::default();
+        while let Some((batch, compression, end)) = batch_at(data, at, first_offset, limits) {
             let before = self.len();
+            let records = data.get(at.saturating_add(BATCH_HEADER_BYTES)..end).unwrap_or_default();
+            let body = match compression {
+                None => records,
+                Some(compression) => match decompressor.content(compression, records, limits.max_body(batch.count)) {
+                    Some(body) => body,
+                    None => break,
+                },
+            };
             if at == start {
-                let left = data.len().saturating_sub(at);
-                let alike = left.checked_div(end.saturating_sub(at)).unwrap_or(0);
-                let rows = usize::try_from(batch.count).unwrap_or(0).saturating_mul(alike);
-                self.reserve(left, rows.min(left / LEAST_RECORD))?;
+                self.reserve_alike(batch, body.len(), data.len().saturating_sub(at), end.saturating_sub(at), limits)?;
             }
-            let body = at.saturating_add(BATCH_HEADER_BYTES);
-            let (index, count, _) = self.decode_batch(data.get(..end).unwrap_or_default(), body, batch)?;
-            if index != end || count != batch.count {
+            let (index, count, _) = self.decode_batch(body, 0, batch)?;
+            if index != body.len() || count != batch.count {
                 self.truncate(before);
                 break;
             }
             at = end;
             behind = behind.max(batch.end());
+            decompressed = decompressed.saturating_add(if compression.is_some() { body.len() } else { 0 });
         }
-        Ok((at, behind))
+        Ok((at, behind, decompressed))
+    }
+
+    /// Make room for batches like this one, as many as the data may have.
+    fn reserve_alike(
+        &mut self,
+        batch: Batch,
+        body: usize,
+        left: usize,
+        entry: usize,
+        limits: BatchLimits,
+    ) -> Result<(), Error> {
+        let alike = left.checked_div(entry).unwrap_or(0);
+        let bytes = body.saturating_mul(alike).min(left.max(limits.max_decompressed)).max(body);
+        let rows = usize::try_from(batch.count).unwrap_or(0).saturating_mul(alike);
+        self.reserve(bytes, rows.min(bytes / LEAST_RECORD))
     }
 }
+
+/// The run of batches that `decode_batches` takes with these limits, as far as their headers and CRCs tell. Gives the
+/// index behind it, and the highest offset behind a batch.
+#[must_use]
+pub fn check_batches(data: &[u8], start: usize, limits: BatchLimits) -> (usize, i64) {
+    let (mut at, mut behind) = (start, i64::MIN);
+    while let Some((batch, _, end)) = batch_at(data, at, 0, limits) {
+        at = end;
+        behind = behind.max(batch.end());
+    }
+    (at, behind)
+}
+
+/// What ends a run of batches.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchLimits {
+    /// Maximum size of a whole entry (bytes).
+    pub max_entry: i64,
+    /// Maximum size of a batch when decompressed, `ROW_BYTES` for each record included; 0: none that is compressed.
+    pub max_decompressed: usize,
+    /// The CRC of each is known to be right.
+    pub checked: bool,
+}
+
+impl BatchLimits {
+    /// No limits, and no compressed batches.
+    pub const PLAIN: Self = BatchLimits { max_entry: crate::NO_LIMIT, max_decompressed: 0, checked: false };
+
+    /// Maximum bytes of so many records.
+    fn max_body(self, count: i64) -> usize {
+        self.max_decompressed.saturating_sub(usize::try_from(count).unwrap_or(0).saturating_mul(ROW_BYTES))
+    }
+}
+
+/// Bytes that a record counts beyond its own: about those of its row in the columns.
+const ROW_BYTES: usize = 64;
 
 /// Bytes of an entry up to and with its length field, which does not count them.
 const LENGTH_BYTES: usize = 12;
 
-/// Attributes of a batch that a run leaves to the caller: a codec, a transaction, a control batch.
-const NOT_PLAIN: i16 = 7 | 16 | 32;
+const COMPRESSION: i16 = 7;
 const APPEND_TIME: i16 = 8;
+/// Attributes of a batch that a run leaves to the caller: a transaction, a control batch.
+const LEFT_OUT: i16 = 16 | 32;
 
-/// The plain batch at an index, and the index behind it. Its records are not looked at.
-fn plain_batch(data: &[u8], at: usize, first_offset: i64, max_entry: i64) -> Option<(Batch, usize)> {
+/// The batch at an index, its compression, and the index behind it. Its records are not looked at.
+fn batch_at(
+    data: &[u8],
+    at: usize,
+    first_offset: i64,
+    limits: BatchLimits,
+) -> Option<(Batch, Option<Compression>, usize)> {
     let mut head = Cursor::new(data.get(at..)?);
     let base_offset = i64::from_be_bytes(head.array()?);
     let length = i32::from_be_bytes(head.array()?);
-    if i64::from(length).saturating_add(12) > max_entry {
+    if i64::from(length).saturating_add(12) > limits.max_entry {
         return None;
     }
     let mut rest = Cursor::new(head.bytes(usize::try_from(length).ok()?)?);
@@ -174,11 +239,15 @@ fn plain_batch(data: &[u8], at: usize, first_offset: i64, max_entry: i64) -> Opt
     let count = i64::from(i32::from_be_bytes(fields.array()?));
     let plausible = base_offset >= 0 && last_delta >= 0 && count >= 0;
     base_offset.checked_add(last_delta)?.checked_add(2)?;
-    if !plausible || attributes & NOT_PLAIN != 0 || crate::crc32c(covered, 0) != crc {
+    let compression = match attributes & COMPRESSION {
+        0 => None,
+        compression => Some(Compression::of(compression).filter(|_| limits.max_decompressed > 0)?),
+    };
+    if !plausible || attributes & LEFT_OUT != 0 || !(limits.checked || crate::crc32c(covered, 0) == crc) {
         return None;
     }
     let append_time = attributes & APPEND_TIME != 0;
     let timestamp = if append_time { max_timestamp } else { base_timestamp };
     let end = at.checked_add(LENGTH_BYTES)?.checked_add(usize::try_from(length).ok()?)?;
-    Some((Batch { count, base_offset, last_delta, first_offset, timestamp, append_time }, end))
+    Some((Batch { count, base_offset, last_delta, first_offset, timestamp, append_time }, compression, end))
 }

@@ -10,6 +10,7 @@ mod batch;
 mod buffer_pool;
 mod byte_strings;
 mod columns;
+mod decompress;
 mod encode;
 mod encode_records;
 mod entry;
@@ -22,7 +23,7 @@ mod records;
 mod rows;
 mod varint;
 
-pub use batch::Batch;
+pub use batch::{Batch, BatchLimits, check_batches};
 pub use buffer_pool::{Item, recycle};
 pub use byte_strings::{ByteStrings, Offset, Offsets};
 pub use columns::{Columns, Rows};

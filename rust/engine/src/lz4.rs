@@ -18,21 +18,34 @@ pub struct Lz4Block<'a> {
 
 /// What these blocks hold, one behind the other; `Overflow` if that is more than `max_bytes`.
 pub fn lz4_content(blocks: &[Lz4Block<'_>], max_bytes: usize) -> Result<Vec<u8>, Error> {
-    let mut content = Vec::new();
-    reserve(&mut content, blocks.iter().fold(0, |sum: usize, block| sum.saturating_add(block.most)).min(max_bytes))?;
+    let (mut made, bytes) = (Vec::new(), most_of(blocks).min(max_bytes));
+    reserve(&mut made, bytes)?;
+    made.resize(bytes, 0);
+    let len = content(blocks, &mut made)?;
+    made.truncate(len);
+    Ok(made)
+}
+
+/// The most bytes that these blocks may hold.
+pub(crate) fn most_of(blocks: &[Lz4Block<'_>]) -> usize {
+    blocks.iter().fold(0, |sum: usize, block| sum.saturating_add(block.most))
+}
+
+/// Write what these blocks hold to the start of `to`, and give how much that is; `Overflow` if it is too much.
+pub(crate) fn content(blocks: &[Lz4Block<'_>], to: &mut [u8]) -> Result<usize, Error> {
+    let mut end = 0usize;
     for block in blocks {
-        let start = content.len();
-        let free = block.most.min(max_bytes.saturating_sub(start));
-        let full = if free < block.most { Error::Overflow } else { Error::Damaged };
-        if block.stored {
-            content
-                .extend_from_slice(block.bytes.get(..free).filter(|all| all.len() == block.bytes.len()).ok_or(full)?);
-            continue;
-        }
-        content.resize(start.saturating_add(free), 0);
-        let to = content.get_mut(start..).unwrap_or_default();
-        let bytes = decompress_into(block.bytes, to).map_err(|_| full)?;
-        content.truncate(start.saturating_add(bytes));
+        let free = to.get_mut(end..).unwrap_or_default();
+        let full = if free.len() < block.most { Error::Overflow } else { Error::Damaged };
+        let most = free.len().min(block.most);
+        let free = free.get_mut(..most).unwrap_or_default();
+        let bytes = if block.stored {
+            free.get_mut(..block.bytes.len()).ok_or(full)?.copy_from_slice(block.bytes);
+            block.bytes.len()
+        } else {
+            decompress_into(block.bytes, free).map_err(|_| full)?
+        };
+        end = end.saturating_add(bytes);
     }
-    Ok(content)
+    Ok(end)
 }

@@ -3,8 +3,8 @@
 #![allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::panic, clippy::unwrap_used)] // a panic is how a test fails
 
 use odradek_engine::{
-    BATCH_HEADER_BYTES, Batch, Header, MessageRun, NO_LIMIT, NewBatch, NewRecord, NewRecords, NullableColumn, Offsets,
-    RecordBuilder, crc32c, encode_message, encoded_message_bytes, packed, scan_messages,
+    BATCH_HEADER_BYTES, Batch, BatchLimits, Header, MessageRun, NO_LIMIT, NewBatch, NewRecord, NewRecords,
+    NullableColumn, Offsets, RecordBuilder, crc32c, encode_message, encoded_message_bytes, packed, scan_messages,
 };
 use proptest::prelude::*;
 
@@ -121,7 +121,7 @@ proptest! {
         let data = [&header[..], &body, &header, &body].concat();
         let mut made = RecordBuilder::default();
         let count = i64::try_from(rows.len()).unwrap();
-        prop_assert_eq!(made.decode_batches(&data, 0, 0, NO_LIMIT), Ok((data.len(), base_offset + count)));
+        prop_assert_eq!(made.decode_batches(&data, 0, 0, BatchLimits::PLAIN), Ok((data.len(), base_offset + count, 0)));
         let columns = made.take();
         prop_assert_eq!(columns.positions.len(), 2 * rows.len());
         prop_assert_eq!(columns.positions[0], base_offset);

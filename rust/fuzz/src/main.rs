@@ -6,8 +6,9 @@
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use odradek_engine::{
-    Batch, ByteStrings, ColumnBuilder, Error, Limits, Lz4Block, MessageRun, NO_LIMIT, NewRecord, NewRecords, Offsets,
-    RecordBuilder, check_run, encode_message, encode_run, encoded_bytes, fit, lz4_content, packed, scan_messages,
+    Batch, BatchLimits, ByteStrings, ColumnBuilder, Error, Limits, Lz4Block, MessageRun, NO_LIMIT, NewRecord,
+    NewRecords, Offsets, RecordBuilder, check_batches, check_run, encode_message, encode_run, encoded_bytes, fit,
+    lz4_content, packed, scan_messages,
 };
 
 #[derive(Arbitrary, Debug)]
@@ -150,7 +151,8 @@ fn records(input: &Input, data: &[u8]) {
     let (end, number, _) = made.decode_batch(data, 0, batch).unwrap();
     assert!(end <= data.len() && number <= count);
     assert!(made.decode_messages(data, 0, run).unwrap().0 <= data.len());
-    assert!(made.decode_batches(data, 0, first_offset, NO_LIMIT).unwrap().0 <= data.len());
+    let limits = BatchLimits { max_decompressed: usize::from(input.limits.1), ..BatchLimits::PLAIN };
+    assert!(made.decode_batches(data, 0, first_offset, limits).unwrap().0 <= check_batches(data, 0, limits).0);
     let columns = made.take();
     assert_eq!(columns.positions.len(), columns.values.offsets.rows());
     assert!(columns.keys.is_none_or(|keys| keys.offsets.rows() == columns.positions.len()));

@@ -192,12 +192,20 @@ class RecordBuilder(Protocol):
         ...
 
     def decode_batches(
-        self, data: Buffer, start: int, stop: int, first_offset: int, max_entry: int = NO_LIMIT
-    ) -> tuple[int, int]:
-        """Append a run of plain, whole, valid batches of magic 2.
+        self,
+        data: Buffer,
+        start: int,
+        stop: int,
+        first_offset: int,
+        max_entry: int = NO_LIMIT,
+        max_decompressed: int = 0,
+        checked: bool = False,
+    ) -> tuple[int, int, int]:
+        """Append a run of whole, valid batches of magic 2.
 
-        Stops in front of the first entry that is anything else: incomplete, compressed, of a transaction, a control
-        batch, damaged in its header or in a record, of another magic, or larger than `max_entry` bytes.
+        Stops in front of the first entry that is anything else: incomplete, of a transaction, a control batch, damaged
+        in its header or in a record, of another magic, larger than `max_entry` bytes; or compressed, unless it is
+        compressed as nearly all writers do it, by snappy, lz4 or zstd. The pure engine decompresses none.
 
         Args:
             data: Entries.
@@ -205,9 +213,13 @@ class RecordBuilder(Protocol):
             stop: Index behind the last one.
             first_offset: Records with a lower offset are not appended.
             max_entry: Limit for a whole entry (bytes).
+            max_decompressed: Limit for the records of a compressed batch (bytes), of which each counts 64 more; 0: it
+                ends the run.
+            checked: The CRCs are known to be right.
 
         Returns:
-            The index behind the last batch, and the highest offset behind a batch (negative when there was none).
+            The index behind the last batch, the highest offset behind a batch (negative when there was none), and how
+            much compressed batches have decompressed to (bytes).
         """
         ...
 
@@ -333,6 +345,13 @@ class Engine(Protocol):
 
     def crc32(self, data: Buffer, before: int = 0, /) -> int:
         """Return the CRC-32 of `data`, continued from `before`, the CRC-32 of the bytes before it."""
+        ...
+
+    def check_batches(
+        self, data: Buffer, start: int, stop: int, max_entry: int, max_decompressed: int
+    ) -> tuple[int, int]:
+        """Return the index behind the run that `RecordBuilder.decode_batches` takes with these limits, as far as
+        headers and CRCs tell, and the highest offset behind a batch (negative when there is none)."""
         ...
 
     def lz4_content(self, blocks: Sequence[tuple[Buffer, bool, int]], max_bytes: int) -> Buffer:

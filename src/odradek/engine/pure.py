@@ -14,7 +14,7 @@ from odradek.engine.interface import NO_LIMIT, Buffer
 from odradek.engine.pure_append import PythonAppender, PythonBatch, PythonBuffer, murmur2
 from odradek.engine.pure_crc32c import crc32c
 from odradek.engine.pure_encode import encode_batch, encode_batches, encode_messages
-from odradek.engine.pure_records import ListRecordBuilder, scan_messages
+from odradek.engine.pure_records import ListRecordBuilder, check_batches, scan_messages
 
 __all__ = [
     "NAME",
@@ -24,6 +24,7 @@ __all__ = [
     "ColumnBuilder",
     "PayloadBuilder",
     "RecordBuilder",
+    "check_batches",
     "check_run",
     "crc32",
     "crc32c",

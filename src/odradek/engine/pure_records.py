@@ -10,7 +10,7 @@ from odradek.engine.interface import NO_LIMIT, Buffer
 from odradek.engine.packed import Headers
 from odradek.engine.pure_crc32c import crc32c
 
-__all__ = ["ListRecordBuilder", "scan_messages", "to_int64"]
+__all__ = ["ListRecordBuilder", "check_batches", "scan_messages", "to_int64"]
 
 _NONE = -1
 MESSAGE = struct.Struct(">qiIbb")
@@ -86,13 +86,20 @@ class ListRecordBuilder:
         return start + at, decoded, behind
 
     def decode_batches(
-        self, data: Buffer, start: int, stop: int, first_offset: int, max_entry: int = NO_LIMIT
-    ) -> tuple[int, int]:
+        self,
+        data: Buffer,
+        start: int,
+        stop: int,
+        first_offset: int,
+        max_entry: int = NO_LIMIT,
+        max_decompressed: int = 0,
+        checked: bool = False,
+    ) -> tuple[int, int, int]:
         view = memoryview(data)[: max(stop, 0)]
         if not 0 <= start <= stop <= len(data):
             raise ValueError(f"{start}:{stop} does not lie within {len(data)} bytes of data")
         behind = _MIN_OFFSET
-        while (plain := _plain_batch(view, start, max_entry)) is not None:
+        while (plain := _plain_batch(view, start, max_entry, checked=checked)) is not None:
             end, count, base_offset, last_delta, timestamp, append_time = plain
             rows = len(self._values)
             body = start + BATCH.size
@@ -103,7 +110,7 @@ class ListRecordBuilder:
                 self._truncate(rows)
                 break
             start, behind = end, max(behind, base_offset + last_delta + 1)
-        return start, behind
+        return start, behind, 0
 
     def decode_messages(
         self,
@@ -225,7 +232,19 @@ def _headers(data: bytes, at: int, end: int) -> tuple[Headers, int]:
     return tuple(headers), at
 
 
-def _plain_batch(view: memoryview, at: int, max_entry: int) -> tuple[int, int, int, int, int, bool] | None:
+def check_batches(data: Buffer, start: int, stop: int, max_entry: int, max_decompressed: int) -> tuple[int, int]:
+    if not 0 <= start <= stop <= len(data):
+        raise ValueError(f"{start}:{stop} does not lie within {len(data)} bytes of data")
+    view, behind = memoryview(data)[:stop], _MIN_OFFSET
+    while (plain := _plain_batch(view, start, max_entry)) is not None:
+        start, _, base_offset, last_delta, *_ = plain
+        behind = max(behind, base_offset + last_delta + 1)
+    return start, behind
+
+
+def _plain_batch(
+    view: memoryview, at: int, max_entry: int, *, checked: bool = False
+) -> tuple[int, int, int, int, int, bool] | None:
     """Return the plain batch at an index: the index behind it, and what its header says of its records.
 
     None if the bytes are anything else, or damaged. The records are not looked at.
@@ -236,7 +255,9 @@ def _plain_batch(view: memoryview, at: int, max_entry: int) -> tuple[int, int, i
     end = at + 12 + length
     if magic != 2 or length < BATCH.size - 12 or end > len(view) or length + 12 > max_entry or attributes & _NOT_PLAIN:
         return None
-    if min(base, last, count) < 0 or base + last > _MAX_OFFSET - 2 or crc32c(view[at + 21 : end]) != crc:
+    if min(base, last, count) < 0 or base + last > _MAX_OFFSET - 2:
+        return None
+    if not checked and crc32c(view[at + 21 : end]) != crc:
         return None
     append_time = bool(attributes & _APPEND_TIME)
     return end, count, base, last, max_time if append_time else base_time, append_time

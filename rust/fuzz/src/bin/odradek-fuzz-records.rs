@@ -6,7 +6,7 @@
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use odradek_engine::{
-    Header, HeaderColumn, MessageRun, NO_LIMIT, NewBatch, NewRecord, NewRecords, NullableColumn, Offsets,
+    BatchLimits, Header, HeaderColumn, MessageRun, NO_LIMIT, NewBatch, NewRecord, NewRecords, NullableColumn, Offsets,
     RecordBuilder, encode_message, packed, scan_messages,
 };
 
@@ -108,6 +108,51 @@ fn naive_record(data: &mut &[u8]) -> Option<(i64, i64, Row)> {
         headers.push((String::from_utf8_lossy(&name).into_owned(), string(&mut fields)?));
     }
     fields.is_empty().then_some((time, delta, Row { offset: 0, timestamp: 0, kind: 0, key, value, headers }))
+}
+
+const MAX_DECOMPRESSED: usize = 1 << 20;
+const SNAPPY: u8 = 2;
+
+/// A batch with its records compressed as one block.
+fn compressed(batch: &[u8]) -> Vec<u8> {
+    let body = snap::raw::Encoder::new().compress_vec(&batch[61..]).unwrap();
+    let mut made = [&batch[..61], &body].concat();
+    made[22] = made[22] & !7 | SNAPPY;
+    repaired(&mut made);
+    made
+}
+
+/// The same as `naive_batch` where batches may be compressed by snappy.
+fn naive_snappy_batch(data: &[u8], first_offset: i64, max_entry: i64) -> Option<(Vec<Row>, usize)> {
+    let length = i64::from(i32::from_be_bytes(data.get(8..12)?.try_into().unwrap()));
+    let entry = data.get(..usize::try_from(length + 12).ok()?)?;
+    if entry.get(22)? & 7 != SNAPPY || entry.len() < 61 {
+        return naive_batch(data, first_offset, max_entry);
+    }
+    if length + 12 > max_entry
+        || naive_crc(CASTAGNOLI, &entry[21..]) != u32::from_be_bytes(entry[17..21].try_into().unwrap())
+    {
+        return None;
+    }
+    let block = &entry[61..];
+    let count = usize::try_from(i32::from_be_bytes(entry[57..61].try_into().unwrap())).ok()?;
+    let size = snap::raw::decompress_len(block).ok().filter(|&size| size <= 22 * block.len())?;
+    if block.is_empty() || block.starts_with(b"\x82SNAPPY\0") || size > MAX_DECOMPRESSED.saturating_sub(64 * count) {
+        return None;
+    }
+    let body = snap::raw::Decoder::new().decompress_vec(block).ok()?;
+    let mut plain = [&entry[..61], &body].concat();
+    plain[22] &= !7;
+    repaired(&mut plain);
+    naive_batch(&plain, first_offset, NO_LIMIT).map(|(rows, _)| (rows, entry.len()))
+}
+
+/// Put length and CRC of a batch right.
+fn repaired(batch: &mut [u8]) {
+    let length = (batch.len() - 12) as i32;
+    batch[8..12].copy_from_slice(&length.to_be_bytes());
+    let crc = naive_crc(CASTAGNOLI, &batch[21..]);
+    batch[17..21].copy_from_slice(&crc.to_be_bytes());
 }
 
 /// The rows of a plain batch, and its length; None for anything that the engine leaves to its caller.
@@ -282,9 +327,17 @@ fuzz_target!(|input: Input| {
     let (first, max_entry) = (i64::from(input.first_offset), input.max_entry.map_or(NO_LIMIT, i64::from));
     let data = changed(&input, batch(&input));
     let mut made = RecordBuilder::default();
-    let (end, _) = made.decode_batches(&data, 0, first, max_entry).unwrap();
+    let limits = BatchLimits { max_entry, ..BatchLimits::PLAIN };
+    let (end, _, _) = made.decode_batches(&data, 0, first, limits).unwrap();
     let (expected, index) = naive_run(&data, |rest| naive_batch(rest, first, max_entry));
     assert_eq!((rows_of(&mut made), end), (expected, index));
+
+    let data = changed(&input, compressed(&batch(&input)));
+    let limits = BatchLimits { max_decompressed: MAX_DECOMPRESSED, ..limits };
+    let (end, _, bytes) = made.decode_batches(&data, 0, first, limits).unwrap();
+    let (expected, index) = naive_run(&data, |rest| naive_snappy_batch(rest, first, max_entry));
+    assert_eq!((rows_of(&mut made), end), (expected, index));
+    assert!(bytes <= data.len() * 22);
 
     let data = changed(&input, messages(&input, input.attributes >> 7));
     let run = MessageRun { first_offset: first, shift: 0, append_time: None, max_entry };

@@ -163,10 +163,21 @@ class RecordDecoder:
                 if len(entry) <= HEAD_BYTES:
                     self._check_head(memoryview(entry))
                 else:
-                    self._entries.decode(memoryview(entry), fetch, is_sound=is_sound)
+                    self._decode_deferred(memoryview(entry), fetch, is_sound)
             self._drop_deferred()
         except (CorruptMessage, MessageTooLarge) as error:
             self._fail(error)
+
+    def _decode_deferred(self, entries: memoryview, fetch: FetchContext, is_sound: bool) -> None:
+        """Decode an entry, or several that are sound."""
+        start = 0
+        while start < len(entries):
+            if is_sound:
+                start = self._entries.decode_run(entries, start, fetch, decompress=True, checked=True)
+            if start < len(entries):
+                end = start + 12 + int.from_bytes(entries[start + 8 : start + 12], "big")
+                self._entries.decode(entries[start:end], fetch, is_sound=is_sound)
+                start = end
 
     def take(self) -> Columns:
         """Return everything decoded since the last take, and forget it. May be empty."""
@@ -205,7 +216,8 @@ class RecordDecoder:
         self._at_filler = False
 
     def _drop_deferred(self) -> None:
-        # Entries, and whether their CRC and header are known to be right; the last one may be a head that cannot be.
+        # An entry, and whether its CRC and header are known to be right; or several that are. The last one may be a
+        # head that cannot be.
         self._deferred: deque[tuple[bytes, FetchContext, bool]] = deque()
         self._deferred_bytes = 0
         self._deferred_end = -1
@@ -222,9 +234,12 @@ class RecordDecoder:
         start = self._continue(data) if self._tail else 0
         if self._tail:
             return
+        defers = self._options.defer_decompression
         while not self._failed and start < len(data):
             if not self._deferred:
-                start = self._entries.decode_run(data, start, self._fetch)
+                start = self._entries.decode_run(data, start, self._fetch, decompress=not defers)
+            if defers and len(data) - start >= HEAD_BYTES:
+                start = self._defer_run(data, start)
             size = self._entry_size(data[start : start + HEAD_BYTES])
             if self._at_filler or self._failed:
                 return
@@ -233,6 +248,14 @@ class RecordDecoder:
                 return
             self._add(data[start : start + size])
             start += size
+
+    def _defer_run(self, data: memoryview, start: int) -> int:
+        """Defer the entries that need no further look; return the index behind them."""
+        end, behind = self._entries.check_run(data, start)
+        if end > start:
+            self._add_deferred(data[start:end], is_sound=True)
+            self._deferred_end = max(behind, self.fetch_position)
+        return end
 
     def _continue(self, data: memoryview) -> int:
         """Continue an entry that spans feeds, and decode it when it is whole: then `_tail` is empty again.
@@ -267,8 +290,7 @@ class RecordDecoder:
         except (CorruptMessage, MessageTooLarge):
             if not self._deferred:
                 raise
-            self._deferred.append((bytes(head), self._fetch, False))
-            self._deferred_bytes += len(head)
+            self._add_deferred(head, is_sound=False)
             self._failed = True
             return None
         return 12 + length if len(head) == HEAD_BYTES else None
@@ -296,9 +318,12 @@ class RecordDecoder:
 
     def _defer(self, entry: memoryview) -> None:
         end, is_sound = end_of(entry, self.fetch_position, self._options.max_decompressed_bytes)
-        self._deferred.append((bytes(entry), self._fetch, is_sound))
-        self._deferred_bytes += len(entry)
+        self._add_deferred(entry, is_sound=is_sound)
         if is_sound or self._options.corrupt != "fail":
             self._deferred_end = max(end, self.fetch_position)
         else:
             self._failed = True  # nothing behind it will be decoded
+
+    def _add_deferred(self, entries: memoryview, *, is_sound: bool) -> None:
+        self._deferred.append((bytes(entries), self._fetch, is_sound))
+        self._deferred_bytes += len(entries)

@@ -93,6 +93,7 @@ class EntryDecoder:
         self._max_run_entry = options.max_message_bytes
         if self._kept is CompressionType.NONE:
             self._max_run_entry = min(self._max_run_entry, MIN_BYTES - 1)
+        self._max_decompressed = options.max_decompressed_bytes if self._kept is None else 0
         self._corrupt: dict[int, CorruptMessage] = {}
         self._epochs = [EpochSpan(position, position, epoch)]  # what was decoded since they were taken, in order
         self.decoded_bytes = 0
@@ -148,19 +149,49 @@ class EntryDecoder:
         elif not self._decode_message(entry, fetch):
             self._decode_wrapper(entry, fetch)
 
-    def decode_run(self, data: memoryview, start: int, fetch: FetchContext) -> int:
-        """Decode plain entries that are not damaged, as far as there are any; return the index behind them. Those that
-        may stay encoded are left to `decode`."""
+    def decode_run(
+        self, data: memoryview, start: int, fetch: FetchContext, *, decompress: bool, checked: bool = False
+    ) -> int:
+        """Decode what the engine decodes by itself, as far as it is not damaged; return the index behind it. Entries
+        that may stay encoded are left to `decode`.
+
+        Args:
+            data: Entries.
+            start: The index of the first one.
+            fetch: The fetch that brought them.
+            decompress: Compressed batches, too.
+            checked: Their CRCs are known to be right.
+        """
         if len(data) - start < HEAD_BYTES:
             return start
         self._mark_first()
-        decode = self._rows.decode_messages if data[start + 16] < 2 else self._rows.decode_batches
-        end, behind = decode(data, start, len(data), fetch.first_offset, max_entry=self._max_run_entry)
+        if data[start + 16] < 2:
+            end, behind = self._rows.decode_messages(
+                data, start, len(data), fetch.first_offset, max_entry=self._max_run_entry
+            )
+        else:
+            end, behind, decompressed = self._rows.decode_batches(
+                data,
+                start,
+                len(data),
+                fetch.first_offset,
+                self._max_run_entry,
+                self._max_decompressed if decompress else 0,
+                checked,
+            )
+            self.decoded_bytes += decompressed
+            if end > start:
+                self._note_epochs(epochs_of(data, start, end), behind)
         self.decoded_bytes += end - start
-        if end > start and data[start + 16] == 2:
-            self._note_epochs(epochs_of(data, start, end), behind)
         self.end = max(self.end, behind)
         return end
+
+    def check_run(self, data: memoryview, start: int) -> tuple[int, int]:
+        """Return the index behind the batches that `decode_run` would decode, as far as their headers and CRCs tell,
+        and the offset behind them. The first entry has `HEAD_BYTES` at least."""
+        if data[start + 16] < 2 or self._kept is not None:
+            return start, -1
+        return engine.active.check_batches(data, start, len(data), self._max_run_entry, self._max_decompressed)
 
     def corrupt_message(self, position: int, reason: str) -> CorruptMessage:
         """Return the error for damage at a position."""
