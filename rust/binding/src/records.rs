@@ -18,10 +18,11 @@ pub fn check_batches(
     stop: isize,
     max_entry: i64,
     max_decompressed: usize,
+    transactional: bool,
 ) -> PyResult<(usize, i64)> {
     let borrowed = Borrowed::new(data)?;
     let (bytes, start) = borrowed.up_to(start, stop)?;
-    let limits = BatchLimits { max_entry, max_decompressed, checked: false };
+    let limits = BatchLimits { max_entry, max_decompressed, transactional, checked: false };
     run(data.py(), bytes.len().saturating_sub(start), || Ok(odradek_engine::check_batches(bytes, start, limits)))
 }
 
@@ -62,7 +63,7 @@ impl RecordBuilder {
     }
 
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (data, start, stop, first_offset, max_entry = NO_LIMIT, max_decompressed = 0, checked = false))]
+    #[pyo3(signature = (data, start, stop, first_offset, max_entry = NO_LIMIT, max_decompressed = 0, transactional = false, checked = false))]
     fn decode_batches(
         &mut self,
         data: &Bound<'_, PyAny>,
@@ -71,11 +72,12 @@ impl RecordBuilder {
         first_offset: i64,
         max_entry: i64,
         max_decompressed: usize,
+        transactional: bool,
         checked: bool,
     ) -> PyResult<(usize, i64, usize)> {
         let borrowed = Borrowed::new(data)?;
         let (bytes, start) = borrowed.up_to(start, stop)?;
-        let limits = BatchLimits { max_entry, max_decompressed, checked };
+        let limits = BatchLimits { max_entry, max_decompressed, transactional, checked };
         let work = bytes.len().saturating_sub(start).saturating_mul(if max_decompressed > 0 { EXPANDED } else { 1 });
         let rows = &mut self.0;
         run(data.py(), work, || rows.decode_batches(bytes, start, first_offset, limits))

@@ -103,8 +103,7 @@ impl RecordBuilder {
         Ok((from.rest().len(), count, behind))
     }
 
-    /// A run of whole batches of magic 2, not of a transaction, without damage, which are not compressed or may be
-    /// decompressed here. Gives the index behind it, the highest offset behind a batch, and the sum of what was
+    /// A run of whole batches of magic 2 without damage, which are not compressed or may be decompressed here. Gives the index behind it, the highest offset behind a batch, and the sum of what was
     /// decompressed (bytes).
     pub fn decode_batches(
         &mut self,
@@ -185,13 +184,16 @@ pub struct BatchLimits {
     pub max_entry: i64,
     /// Maximum size of a batch when decompressed, `ROW_BYTES` for each record included; 0: none that is compressed.
     pub max_decompressed: usize,
+    /// Batches of transactions, too: all are delivered.
+    pub transactional: bool,
     /// The CRC of each is known to be right.
     pub checked: bool,
 }
 
 impl BatchLimits {
-    /// No limits, and no compressed batches.
-    pub const PLAIN: Self = BatchLimits { max_entry: crate::NO_LIMIT, max_decompressed: 0, checked: false };
+    /// No limits; no batches that are compressed or of a transaction.
+    pub const PLAIN: Self =
+        BatchLimits { max_entry: crate::NO_LIMIT, max_decompressed: 0, transactional: false, checked: false };
 
     /// Maximum bytes of so many records.
     fn max_body(self, count: i64) -> usize {
@@ -207,8 +209,8 @@ const LENGTH_BYTES: usize = 12;
 
 const COMPRESSION: i16 = 7;
 const APPEND_TIME: i16 = 8;
-/// Attributes of a batch that a run leaves to the caller: a transaction, a control batch.
-const LEFT_OUT: i16 = 16 | 32;
+const TRANSACTIONAL: i16 = 16;
+const CONTROL: i16 = 32;
 
 /// The batch at an index, its compression, and the index behind it. Its records are not looked at.
 fn batch_at(
@@ -243,7 +245,8 @@ fn batch_at(
         0 => None,
         compression => Some(Compression::of(compression).filter(|_| limits.max_decompressed > 0)?),
     };
-    if !plausible || attributes & LEFT_OUT != 0 || !(limits.checked || crate::crc32c(covered, 0) == crc) {
+    let left_out = if limits.transactional { CONTROL } else { CONTROL | TRANSACTIONAL };
+    if !plausible || attributes & left_out != 0 || !(limits.checked || crate::crc32c(covered, 0) == crc) {
         return None;
     }
     let append_time = attributes & APPEND_TIME != 0;

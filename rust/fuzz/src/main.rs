@@ -151,7 +151,11 @@ fn records(input: &Input, data: &[u8]) {
     let (end, number, _) = made.decode_batch(data, 0, batch).unwrap();
     assert!(end <= data.len() && number <= count);
     assert!(made.decode_messages(data, 0, run).unwrap().0 <= data.len());
-    let limits = BatchLimits { max_decompressed: usize::from(input.limits.1), ..BatchLimits::PLAIN };
+    let limits = BatchLimits {
+        max_decompressed: usize::from(input.limits.1),
+        transactional: input.base < 0,
+        ..BatchLimits::PLAIN
+    };
     assert!(made.decode_batches(data, 0, first_offset, limits).unwrap().0 <= check_batches(data, 0, limits).0);
     let columns = made.take();
     assert_eq!(columns.positions.len(), columns.values.offsets.rows());

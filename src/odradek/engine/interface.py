@@ -199,13 +199,14 @@ class RecordBuilder(Protocol):
         first_offset: int,
         max_entry: int = NO_LIMIT,
         max_decompressed: int = 0,
+        transactional: bool = False,
         checked: bool = False,
     ) -> tuple[int, int, int]:
         """Append a run of whole, valid batches of magic 2.
 
-        Stops in front of the first entry that is anything else: incomplete, of a transaction, a control batch, damaged
-        in its header or in a record, of another magic, larger than `max_entry` bytes; or compressed, unless it is
-        compressed as nearly all writers do it, by snappy, lz4 or zstd. The pure engine decompresses none.
+        Stops in front of the first entry that is anything else: incomplete, a control batch, damaged in its header or
+        in a record, of another magic, larger than `max_entry` bytes; or compressed, unless it is compressed as nearly
+        all writers do it, by snappy, lz4 or zstd. The pure engine decompresses none.
 
         Args:
             data: Entries.
@@ -215,6 +216,7 @@ class RecordBuilder(Protocol):
             max_entry: Limit for a whole entry (bytes).
             max_decompressed: Limit for the records of a compressed batch (bytes), of which each counts 64 more; 0: it
                 ends the run.
+            transactional: Batches of transactions do not end it.
             checked: The CRCs are known to be right.
 
         Returns:
@@ -348,7 +350,7 @@ class Engine(Protocol):
         ...
 
     def check_batches(
-        self, data: Buffer, start: int, stop: int, max_entry: int, max_decompressed: int
+        self, data: Buffer, start: int, stop: int, max_entry: int, max_decompressed: int, transactional: bool
     ) -> tuple[int, int]:
         """Return the index behind the run that `RecordBuilder.decode_batches` takes with these limits, as far as
         headers and CRCs tell, and the highest offset behind a batch (negative when there is none)."""

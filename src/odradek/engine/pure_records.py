@@ -19,9 +19,7 @@ MESSAGE = struct.Struct(">qiIbb")
 BATCH = struct.Struct(">qiibIhiqqqhii")
 """Header of a batch of magic 2 (specification.md 3.3)."""
 
-_NOT_PLAIN = 7 | 16 | 32
-"""Attributes of a batch that a run leaves to the caller: a codec, a transaction, a control batch."""
-_APPEND_TIME = 8
+_COMPRESSION, _APPEND_TIME, _TRANSACTIONAL, _CONTROL = 7, 8, 16, 32
 
 _LONG, _INT = struct.Struct(">q"), struct.Struct(">i")
 _MIN_OFFSET, _MAX_OFFSET = -1 << 63, (1 << 63) - 1
@@ -93,13 +91,14 @@ class ListRecordBuilder:
         first_offset: int,
         max_entry: int = NO_LIMIT,
         max_decompressed: int = 0,
+        transactional: bool = False,
         checked: bool = False,
     ) -> tuple[int, int, int]:
         view = memoryview(data)[: max(stop, 0)]
         if not 0 <= start <= stop <= len(data):
             raise ValueError(f"{start}:{stop} does not lie within {len(data)} bytes of data")
         behind = _MIN_OFFSET
-        while (plain := _plain_batch(view, start, max_entry, checked=checked)) is not None:
+        while (plain := _plain_batch(view, start, max_entry, transactional, checked)) is not None:
             end, count, base_offset, last_delta, timestamp, append_time = plain
             rows = len(self._values)
             body = start + BATCH.size
@@ -232,18 +231,20 @@ def _headers(data: bytes, at: int, end: int) -> tuple[Headers, int]:
     return tuple(headers), at
 
 
-def check_batches(data: Buffer, start: int, stop: int, max_entry: int, max_decompressed: int) -> tuple[int, int]:
+def check_batches(
+    data: Buffer, start: int, stop: int, max_entry: int, max_decompressed: int, transactional: bool
+) -> tuple[int, int]:
     if not 0 <= start <= stop <= len(data):
         raise ValueError(f"{start}:{stop} does not lie within {len(data)} bytes of data")
     view, behind = memoryview(data)[:stop], _MIN_OFFSET
-    while (plain := _plain_batch(view, start, max_entry)) is not None:
+    while (plain := _plain_batch(view, start, max_entry, transactional)) is not None:
         start, _, base_offset, last_delta, *_ = plain
         behind = max(behind, base_offset + last_delta + 1)
     return start, behind
 
 
 def _plain_batch(
-    view: memoryview, at: int, max_entry: int, *, checked: bool = False
+    view: memoryview, at: int, max_entry: int, transactional: bool, checked: bool = False
 ) -> tuple[int, int, int, int, int, bool] | None:
     """Return the plain batch at an index: the index behind it, and what its header says of its records.
 
@@ -253,7 +254,9 @@ def _plain_batch(
         return None
     base, length, _, magic, crc, attributes, last, base_time, max_time, *_, count = BATCH.unpack_from(view, at)
     end = at + 12 + length
-    if magic != 2 or length < BATCH.size - 12 or end > len(view) or length + 12 > max_entry or attributes & _NOT_PLAIN:
+    if magic != 2 or length < BATCH.size - 12 or end > len(view) or length + 12 > max_entry:
+        return None
+    if attributes & (_COMPRESSION | _CONTROL | (0 if transactional else _TRANSACTIONAL)):
         return None
     if min(base, last, count) < 0 or base + last > _MAX_OFFSET - 2:
         return None

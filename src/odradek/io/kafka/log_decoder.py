@@ -67,7 +67,7 @@ class KafkaLogDecoder(RecordDecoder):
     def begin_response(self, aborted: Sequence[AbortedTransaction] | None) -> None:
         """Begin with the response to a fetch from `fetch_position`, which names these aborted transactions."""
         self.needed_bytes = 0
-        self.start_response(committed_only(aborted) if self.read_committed else None)
+        self.start_response(committed_only(aborted) if self.read_committed and aborted else None)
 
     def end_response(self) -> None:
         """Forget the partial entry at the end of the response: the next one begins with it."""

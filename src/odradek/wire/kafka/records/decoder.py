@@ -12,7 +12,6 @@ from odradek.errors import ConfigError, CorruptMessage, MessageTooLarge, Odradek
 from odradek.types import Columns, Position, TopicPartition
 from odradek.wire.decoding import DecodingOptions
 from odradek.wire.kafka.records import batch as batches
-from odradek.wire.kafka.records.batch import BatchHeader
 from odradek.wire.kafka.records.entries import EntryDecoder, EpochSpan, FetchContext, IsVisible, end_of, is_compressed
 from odradek.wire.kafka.records.message_set import HEAD_BYTES, MIN_LENGTH
 
@@ -22,10 +21,6 @@ _FILLER = -1
 """Offset of an entry that only fills a response, after down-conversion; nothing follows it."""
 
 _MAX_REPORTS = 1000
-
-
-def _all_visible(_: BatchHeader, __: int | None) -> bool:
-    return True
 
 
 class RecordDecoder:
@@ -139,7 +134,7 @@ class RecordDecoder:
         Args:
             is_visible: Returns whether the batch of a transaction is delivered (`read_committed`); None: all are.
         """
-        self._fetch = FetchContext(self.fetch_position, is_visible or _all_visible)
+        self._fetch = FetchContext(self.fetch_position, is_visible)
         self._drop_tail()
 
     def feed(self, data: memoryview) -> None:
@@ -201,7 +196,7 @@ class RecordDecoder:
 
     def _begin(self, position: Position, epoch: int) -> None:
         self._entries = EntryDecoder(self.partition, self._options, int(position), self._report, epoch)
-        self._fetch = FetchContext(int(position), _all_visible)
+        self._fetch = FetchContext(int(position), None)
         self._error = None
         self._failed = False
         self._drop_tail()
@@ -251,7 +246,7 @@ class RecordDecoder:
 
     def _defer_run(self, data: memoryview, start: int) -> int:
         """Defer the entries that need no further look; return the index behind them."""
-        end, behind = self._entries.check_run(data, start)
+        end, behind = self._entries.check_run(data, start, self._fetch)
         if end > start:
             self._add_deferred(data[start:end], is_sound=True)
             self._deferred_end = max(behind, self.fetch_position)

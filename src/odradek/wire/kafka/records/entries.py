@@ -51,7 +51,12 @@ class FetchContext(NamedTuple):
 
     first_offset: int
     """The offset that was asked for: records below it are left out."""
-    is_visible: IsVisible
+    is_visible: IsVisible | None
+    """None: all are."""
+
+    def shows(self, batch: BatchHeader, control_type: int | None) -> bool:
+        """Return what `is_visible` says of a batch."""
+        return self.is_visible is None or self.is_visible(batch, control_type)
 
 
 class EpochSpan(NamedTuple):
@@ -177,6 +182,7 @@ class EntryDecoder:
                 fetch.first_offset,
                 self._max_run_entry,
                 self._max_decompressed if decompress else 0,
+                fetch.is_visible is None,
                 checked,
             )
             self.decoded_bytes += decompressed
@@ -186,12 +192,15 @@ class EntryDecoder:
         self.end = max(self.end, behind)
         return end
 
-    def check_run(self, data: memoryview, start: int) -> tuple[int, int]:
+    def check_run(self, data: memoryview, start: int, fetch: FetchContext) -> tuple[int, int]:
         """Return the index behind the batches that `decode_run` would decode, as far as their headers and CRCs tell,
         and the offset behind them. The first entry has `HEAD_BYTES` at least."""
         if data[start + 16] < 2 or self._kept is not None:
             return start, -1
-        return engine.active.check_batches(data, start, len(data), self._max_run_entry, self._max_decompressed)
+        shows_all = fetch.is_visible is None
+        return engine.active.check_batches(
+            data, start, len(data), self._max_run_entry, self._max_decompressed, shows_all
+        )
 
     def corrupt_message(self, position: int, reason: str) -> CorruptMessage:
         """Return the error for damage at a position."""
@@ -239,7 +248,7 @@ class EntryDecoder:
             )
             return
         self._note_epochs([(batch.base_offset, batch.leader_epoch)], batch.next_offset)
-        if batch.is_transactional and not batch.is_control and not fetch.is_visible(batch, None):
+        if batch.is_transactional and not batch.is_control and not fetch.shows(batch, None):
             self.end = max(self.end, batch.next_offset)
             return
         max_bytes = self._options.max_decompressed_bytes
@@ -265,7 +274,7 @@ class EntryDecoder:
         kind = control_type(batch, body)
         if kind is None and batch.record_count:
             return "a control batch whose record cannot be read"
-        fetch.is_visible(batch, -1 if kind is None else kind)
+        fetch.shows(batch, -1 if kind is None else kind)
         return ""
 
     def _add_records(self, batch: BatchHeader, body: Buffer, fetch: FetchContext) -> str:

@@ -1,8 +1,9 @@
-"""Compressed batches of magic 2 in runs of the compiled engine, what it leaves to its caller, and the pure engine."""
+"""Compressed batches of magic 2, and those of transactions, in runs: what engines take, and leave to their caller."""
 
 from __future__ import annotations
 
 import struct
+from functools import partial
 
 import cramjam
 import pytest
@@ -33,10 +34,10 @@ def with_body(batch: bytes, body: bytes, compression: CompressionType) -> bytes:
     return bytes(data)
 
 
-def run(data: bytes, limit: int = LIMIT, first: int = 0, *, checked: bool = False) -> tuple[object, ...]:
+def run(data: bytes, limit: int = LIMIT, first: int = 0) -> tuple[object, ...]:
     """What a run takes, and its rows."""
     made = COMPILED.RecordBuilder()
-    return *made.decode_batches(data, 0, len(data), first, NO_LIMIT, limit, checked), plain(made.take())
+    return *made.decode_batches(data, 0, len(data), first, NO_LIMIT, limit), plain(made.take())
 
 
 def is_taken(body: bytes, compression: CompressionType) -> bool:
@@ -64,7 +65,7 @@ def test_a_run_of_them_has_the_rows_of_the_same_batches_without_compression(
     assert (end, behind, taken) == (len(data), expected, plain_rows)
     sizes = [len(encode_batch(values)) - HEADER_BYTES for values, compressed in each if compressed]
     assert decompressed == sum(sizes)
-    assert COMPILED.check_batches(data, 0, len(data), NO_LIMIT, LIMIT) == (end, behind)
+    assert COMPILED.check_batches(data, 0, len(data), NO_LIMIT, LIMIT, False) == (end, behind)
 
 
 @pytest.mark.parametrize("compression", IN_RUNS)
@@ -74,7 +75,7 @@ def test_they_end_a_run_that_may_not_decompress_and_any_run_of_the_pure_engine(c
     assert run(data, limit=0)[:3] == (len(first), 1, 0)
     assert PURE.RecordBuilder().decode_batches(data, 0, len(data), 0, NO_LIMIT, LIMIT) == (len(first), 1, 0)
     for engine in (PURE, COMPILED):
-        assert engine.check_batches(data, 0, len(data), NO_LIMIT, 0) == (len(first), 1)
+        assert engine.check_batches(data, 0, len(data), NO_LIMIT, 0, False) == (len(first), 1)
 
 
 @pytest.mark.parametrize("compression", IN_RUNS)
@@ -90,9 +91,9 @@ def test_a_checksum_is_looked_at_unless_it_is_known(engine: engines.Engine) -> N
     data = bytearray(encode_batch([b"a", b"b"]))
     data[17] ^= 1
     assert engine.RecordBuilder().decode_batches(data, 0, len(data), 0) == (0, NONE, 0)
-    assert engine.check_batches(data, 0, len(data), NO_LIMIT, LIMIT) == (0, NONE)
+    assert engine.check_batches(data, 0, len(data), NO_LIMIT, LIMIT, False) == (0, NONE)
     made = engine.RecordBuilder()
-    assert made.decode_batches(data, 0, len(data), 0, NO_LIMIT, LIMIT, True) == (len(data), 2, 0)
+    assert made.decode_batches(data, 0, len(data), 0, checked=True) == (len(data), 2, 0)
     assert made.take().value_list() == [b"a", b"b"]
 
 
@@ -148,3 +149,18 @@ def test_records_that_are_damaged_inside_end_the_run_without_a_row_of_their_batc
         end, _, decompressed, rows = run(data)
         assert (end, decompressed) == (len(first), len(encode_batch([b"whole"])) - HEADER_BYTES)
         assert rows == run(first)[3]
+
+
+@pytest.mark.parametrize("engine", [PURE, COMPILED])
+def test_batches_of_transactions_are_taken_where_all_are_delivered_and_control_batches_never(
+    engine: engines.Engine,
+) -> None:
+    encode = partial(encode_batch, producer_id=7, producer_epoch=1, base_sequence=5, is_transactional=True)
+    data = encode([b"a", b"b"])
+    control = encode([b"\0" * 6], [b"\0\0\0\1"], base_offset=2, is_control=True)
+    both = data + control
+    for transactional, taken in ((True, (len(data), 2)), (False, (0, NONE))):
+        made = engine.RecordBuilder()
+        assert made.decode_batches(both, 0, len(both), 0, NO_LIMIT, LIMIT, transactional) == (*taken, 0)
+        assert engine.check_batches(both, 0, len(both), NO_LIMIT, LIMIT, transactional) == taken
+        assert made.take().value_list() == [b"a", b"b"][: taken[1] if transactional else 0]
