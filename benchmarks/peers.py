@@ -170,7 +170,7 @@ def cases() -> Iterator[Case]:
         yield Case("partitions", title, *BATCHES, READ[100], partitions=partitions, of=of)
     for clients in (1, 8, 64):
         title = f"batches, consumers: {clients}"
-        yield Case("clients", title, *BATCHES, READ[100] // clients, clients=clients, of=MAIN)
+        yield Case("clients", title, *BATCHES, 4 * READ[100] // clients, clients=clients, of=MAIN)
     title, idle = "10,000 quiet partitions for 10 s", ("idle",)
     yield Case("idle", title, idle, idle[0], 0, measure="idle", partitions=MANY, of=DEFAULTS)
     for distance in (0, 20):

@@ -103,8 +103,8 @@ impl RecordBuilder {
         Ok((from.rest().len(), count, behind))
     }
 
-    /// A run of whole batches of magic 2 without damage, which are not compressed or may be decompressed here. Gives the index behind it, the highest offset behind a batch, and the sum of what was
-    /// decompressed (bytes).
+    /// A run of whole batches of magic 2 without damage, which are not compressed or may be decompressed here. Gives the
+    /// index behind it, the highest offset behind a batch, and the sum of what was decompressed (bytes).
     pub fn decode_batches(
         &mut self,
         data: &[u8],
