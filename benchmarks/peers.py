@@ -70,7 +70,7 @@ class Case(NamedTuple):
         measure: `rate`, `latency`, `start`, `seconds` or `idle`: see `_peers_page.py`.
         clients: Consumers in one process.
         distance_ms: The time of a round trip to a broker behind a proxy; None without one.
-        batch_bytes: The size of the batches that are read (bytes); None: that of odradek's own producer.
+        batch_bytes: The size of the batches that are read (bytes).
         of: Clients that are compared; () for all that can do it.
     """
 
@@ -87,7 +87,7 @@ class Case(NamedTuple):
     clients: int = 1
     uvloop: bool = False
     distance_ms: int | None = None
-    batch_bytes: int | None = None
+    batch_bytes: int = Tuning().batch_bytes
     of: tuple[str, ...] = ()
 
     def pairs(self) -> list[tuple[str, str]]:
@@ -287,10 +287,11 @@ class Topics:
             assert written > records, f"{written} of {records} records were written"
 
     async def _create(self, name: str, case: Case, filled: bool) -> None:
-        tuning = Tuning() if case.batch_bytes is None else Tuning(batch_bytes=case.batch_bytes)
         async with (
             connect(f"kafka://{self.bootstrap}") as k,
-            k.producer(compression=case.compression, deliver_within=LIMIT_S, tuning=tuning) as out,
+            k.producer(
+                compression=case.compression, deliver_within=LIMIT_S, tuning=Tuning(batch_bytes=case.batch_bytes)
+            ) as out,
         ):
             (await k.admin.create_topics({name: min(case.partitions, AT_ONCE)})).check()
             for total in range(2 * AT_ONCE, case.partitions + 1, AT_ONCE):

@@ -220,8 +220,7 @@ pub fn lz4_content<'py>(
     let parts = borrowed.iter().zip(&blocks);
     let parts: Vec<_> =
         parts.map(|(bytes, &(_, stored, most))| Lz4Block { bytes: bytes.as_slice(), stored, most }).collect();
-    let most = parts.iter().fold(0, |sum: usize, block| sum.saturating_add(block.most));
-    view_of(py, run(py, most, || engine::lz4_content(&parts, max_bytes))?)
+    view_of(py, run(py, engine::lz4_most(&parts), || engine::lz4_content(&parts, max_bytes))?)
 }
 
 /// See `interface.Engine.unpack`.

@@ -63,7 +63,8 @@ impl RecordBuilder {
     }
 
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (data, start, stop, first_offset, max_entry = NO_LIMIT, max_decompressed = 0, transactional = false, checked = false))]
+    #[pyo3(signature = (data, start, stop, first_offset, max_entry = NO_LIMIT, max_decompressed = 0,
+                        transactional = false, checked = false))]
     fn decode_batches(
         &mut self,
         data: &Bound<'_, PyAny>,

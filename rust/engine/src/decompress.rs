@@ -2,7 +2,7 @@
 //!
 //! Anything else, damage included, is left to the caller: gzip, and frames that other writers could make.
 
-use crate::buffer_pool::{prepare, recycle};
+use crate::buffer_pool::{recycle, reserve};
 use crate::lz4::{self, Lz4Block};
 use crate::varint::Cursor;
 
@@ -54,8 +54,7 @@ impl Decompressor {
     fn space(&mut self, bytes: usize) -> Option<&mut [u8]> {
         if self.content.len() < bytes {
             self.content.clear();
-            prepare(&mut self.content, bytes);
-            self.content.try_reserve(bytes).ok()?;
+            reserve(&mut self.content, bytes).ok()?;
             self.content.resize(bytes, 0);
         }
         self.content.get_mut(..bytes)
@@ -109,7 +108,7 @@ impl Decompressor {
         if !rest.rest().is_empty() {
             return None;
         }
-        lz4::content(&blocks, self.space(lz4::most_of(&blocks).min(max_bytes))?).ok()
+        lz4::content(&blocks, self.space(lz4::lz4_most(&blocks).min(max_bytes))?).ok()
     }
 
     /// One frame, without a dictionary, and with a window that every reader has memory for.

@@ -32,7 +32,7 @@ pub use encode_records::{
     BATCH_HEADER_BYTES, Header, NewBatch, NewRecord, NewRecords, encode_message, encoded_message_bytes,
 };
 pub use entry::{NO_LIMIT, check_run, crc32};
-pub use lz4::{Lz4Block, lz4_content};
+pub use lz4::{Lz4Block, lz4_content, lz4_most};
 pub use messages::{MessageRun, scan_messages};
 pub use murmur2::murmur2;
 pub use nullable::{NullableColumn, NullableStrings};

@@ -18,7 +18,7 @@ pub struct Lz4Block<'a> {
 
 /// What these blocks hold, one behind the other; `Overflow` if that is more than `max_bytes`.
 pub fn lz4_content(blocks: &[Lz4Block<'_>], max_bytes: usize) -> Result<Vec<u8>, Error> {
-    let (mut made, bytes) = (Vec::new(), most_of(blocks).min(max_bytes));
+    let (mut made, bytes) = (Vec::new(), lz4_most(blocks).min(max_bytes));
     reserve(&mut made, bytes)?;
     made.resize(bytes, 0);
     let len = content(blocks, &mut made)?;
@@ -27,7 +27,8 @@ pub fn lz4_content(blocks: &[Lz4Block<'_>], max_bytes: usize) -> Result<Vec<u8>,
 }
 
 /// The most bytes that these blocks may hold.
-pub(crate) fn most_of(blocks: &[Lz4Block<'_>]) -> usize {
+#[must_use]
+pub fn lz4_most(blocks: &[Lz4Block<'_>]) -> usize {
     blocks.iter().fold(0, |sum: usize, block| sum.saturating_add(block.most))
 }
 

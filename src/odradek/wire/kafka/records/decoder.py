@@ -229,28 +229,17 @@ class RecordDecoder:
         start = self._continue(data) if self._tail else 0
         if self._tail:
             return
-        defers = self._options.defer_decompression
         while not self._failed and start < len(data):
             if not self._deferred:
-                start = self._entries.decode_run(data, start, self._fetch, decompress=not defers)
-            if defers and len(data) - start >= HEAD_BYTES:
-                start = self._defer_run(data, start)
+                decompress = not self._options.defer_decompression
+                start = self._entries.decode_run(data, start, self._fetch, decompress=decompress)
             size = self._entry_size(data[start : start + HEAD_BYTES])
             if self._at_filler or self._failed:
                 return
             if size is None or size > len(data) - start:
                 self._tail += data[start:]
                 return
-            self._add(data[start : start + size])
-            start += size
-
-    def _defer_run(self, data: memoryview, start: int) -> int:
-        """Defer the entries that need no further look; return the index behind them."""
-        end, behind = self._entries.check_run(data, start, self._fetch)
-        if end > start:
-            self._add_deferred(data[start:end], is_sound=True)
-            self._deferred_end = max(behind, self.fetch_position)
-        return end
+            start = self._add(data, start, start + size)
 
     def _continue(self, data: memoryview) -> int:
         """Continue an entry that spans feeds, and decode it when it is whole: then `_tail` is empty again.
@@ -269,7 +258,7 @@ class RecordDecoder:
             used += len(chunk)
             if len(self._tail) == size:
                 entry, self._tail = memoryview(self._tail), bytearray()
-                self._add(entry)
+                self._add(entry, 0, size)
         return used
 
     def _entry_size(self, head: memoryview) -> int | None:
@@ -304,12 +293,20 @@ class RecordDecoder:
                 str(self.partition), where, 12 + length, self._options.max_message_bytes, "max_message_bytes"
             )
 
-    def _add(self, entry: memoryview) -> None:
-        """Decode or defer a whole entry."""
-        if self._options.defer_decompression and (self._deferred or is_compressed(entry)):
-            self._defer(entry)
-        else:
+    def _add(self, data: memoryview, start: int, end: int) -> int:
+        """Decode or defer a whole entry, with those behind it that need no further look either; return the index behind
+        them."""
+        entry = data[start:end]
+        if not (self._options.defer_decompression and (self._deferred or is_compressed(entry))):
             self._entries.decode(entry, self._fetch)
+            return end
+        run_end, behind = self._entries.check_run(data, start, self._fetch)
+        if run_end == start:
+            self._defer(entry)
+            return end
+        self._add_deferred(data[start:run_end], is_sound=True)
+        self._deferred_end = max(behind, self.fetch_position)
+        return run_end
 
     def _defer(self, entry: memoryview) -> None:
         end, is_sound = end_of(entry, self.fetch_position, self._options.max_decompressed_bytes)

@@ -194,8 +194,8 @@ class EntryDecoder:
 
     def check_run(self, data: memoryview, start: int, fetch: FetchContext) -> tuple[int, int]:
         """Return the index behind the batches that `decode_run` would decode, as far as their headers and CRCs tell,
-        and the offset behind them. The first entry has `HEAD_BYTES` at least."""
-        if data[start + 16] < 2 or self._kept is not None:
+        and the offset behind them. The first entry is whole."""
+        if data[start + 16] < 2:
             return start, -1
         shows_all = fetch.is_visible is None
         return engine.active.check_batches(
