@@ -40,7 +40,7 @@ from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set, entry_bytes
 
 BATCH_BYTES = 256 * KiB
-"""What `Tuning.batch_bytes` says."""
+"""What batches of producers for 0.7 have."""
 
 CHUNK_BYTES = MiB
 """What a connection reads at a time."""

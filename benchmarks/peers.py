@@ -87,7 +87,7 @@ class Case(NamedTuple):
     clients: int = 1
     uvloop: bool = False
     distance_ms: int | None = None
-    batch_bytes: int = Tuning().batch_bytes
+    batch_bytes: int = 256 << 10
     of: tuple[str, ...] = ()
 
     def pairs(self) -> list[tuple[str, str]]:

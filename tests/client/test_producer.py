@@ -29,7 +29,7 @@ from odradek.errors import (
     UsageError,
 )
 from odradek.testing import MemoryCluster
-from odradek.types import Position, TopicPartition
+from odradek.types import KiB, Position, TopicPartition
 
 pytestmark = pytest.mark.anyio
 
@@ -380,6 +380,22 @@ async def test_options_that_cannot_work(cluster: MemoryCluster, option: dict[str
 async def test_tuning_that_cannot_work(name: str) -> None:
     with pytest.raises(ConfigError, match=f"Tuning.{name}=0: must be"):
         Tuning(**{name: 0})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "size"),
+    [
+        ({}, 960 * KiB),
+        ({"buffer_bytes": 400_000}, 100_000),
+        ({"buffer_bytes": 400_000, "tuning": Tuning(batch_bytes=300_000)}, 300_000),
+    ],
+)
+async def test_a_batch_is_as_large_as_brokers_store_or_a_quarter_of_the_buffer_unless_told(
+    cluster: MemoryCluster, options: dict[str, Any], size: int
+) -> None:
+    async with producing(cluster, **options) as out:
+        acks = await out.send_many("t", [bytes(10_000)] * 300, partition=P0)
+    assert max(each.records for each in acks.acks) == size // 10_010  # the sizes of its records on the wire
 
 
 async def test_outside_of_its_block_a_producer_takes_nothing(cluster: MemoryCluster) -> None:

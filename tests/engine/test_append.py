@@ -27,6 +27,7 @@ def batch(engine: Engine, **changed: Any) -> Any:
             self.records = records
 
     made = Batch(changed.pop("records", []))
+    made.max_size = BATCH
     for name, value in changed.items():
         setattr(made, name, value)
     return made
@@ -41,7 +42,7 @@ class Queues:
         self.topic = SimpleNamespace(sticky=queues[1], available_queues=queues)
         self.live = engine.BufferBase()
         self.append = engine.Appender(
-            {"t": self.topic}, self.live, key_hash, RECORD, key_byte, MEMORY, MAX_RECORD, BATCH, BUFFER, max_run
+            {"t": self.topic}, self.live, key_hash, RECORD, key_byte, MEMORY, MAX_RECORD, BUFFER, max_run
         ).append
 
     def state(self) -> tuple[Any, ...]:
@@ -152,14 +153,15 @@ def test_others_have_their_turn(engine: Engine) -> None:
 
 def test_its_classes_take_any_arguments_and_begin_with_nothing(engine: Engine) -> None:
     made = engine.BatchBase(1, two=2)
-    assert (made.size, made.explicit_partition, engine.BufferBase(1, two=2).buffered_bytes) == (0, False, 0)
+    assert (made.size, made.max_size, made.explicit_partition) == (0, 0, False)
+    assert engine.BufferBase(1, two=2).buffered_bytes == 0
 
 
 def test_the_compiled_engine_leaves_objects_of_others_alone() -> None:
     compiled, pure = engines.engine("compiled"), engines.engine("pure")
     queue = SimpleNamespace(open=batch(pure))
     topics = {"t": SimpleNamespace(sticky=queue, available_queues=[queue])}
-    options = "murmur2", RECORD, 1, MEMORY, MAX_RECORD, BATCH, BUFFER, 9
+    options = "murmur2", RECORD, 1, MEMORY, MAX_RECORD, BUFFER, 9
     assert compiled.Appender(topics, compiled.BufferBase(), *options).append("t", b"v", None) is False
     queue.open = batch(compiled)
     assert compiled.Appender(topics, pure.BufferBase(), *options).append("t", b"v", None) is False

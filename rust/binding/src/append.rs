@@ -40,6 +40,8 @@ pub struct BatchBase {
     #[pyo3(get, set)]
     size: i64,
     #[pyo3(get, set)]
+    max_size: i64,
+    #[pyo3(get, set)]
     explicit_partition: bool,
 }
 
@@ -48,7 +50,14 @@ impl BatchBase {
     #[new]
     #[pyo3(signature = (*_args, **_names))]
     fn new(_args: &Bound<'_, PyTuple>, _names: Option<&Bound<'_, PyDict>>) -> Self {
-        BatchBase { size: 0, explicit_partition: false }
+        BatchBase { size: 0, max_size: 0, explicit_partition: false }
+    }
+}
+
+impl BatchBase {
+    /// Whether a record that was sent to no explicit partition may join, and would not fill it.
+    fn takes(&self, size: i64) -> bool {
+        !self.explicit_partition && self.size.saturating_add(size) < self.max_size
     }
 }
 
@@ -79,7 +88,6 @@ pub struct Appender {
     key_byte: i64,
     memory_bytes: i64,
     max_record: i64,
-    batch_bytes: i64,
     buffer_bytes: i64,
     max_run: u32,
     run: AtomicU32,
@@ -98,7 +106,6 @@ impl Appender {
         key_byte: i64,
         memory_bytes: i64,
         max_record: i64,
-        batch_bytes: i64,
         buffer_bytes: i64,
         max_run: u32,
     ) -> PyResult<Self> {
@@ -110,7 +117,6 @@ impl Appender {
             key_byte,
             memory_bytes,
             max_record,
-            batch_bytes,
             buffer_bytes,
             max_run,
             run: AtomicU32::new(0),
@@ -167,9 +173,8 @@ impl Appender {
         let Ok(records) = records.cast_exact::<PyList>() else { return Ok(None) };
         let live = live.bind(py);
         let memory = size.saturating_add(self.memory_bytes);
-        let batch_size = open.try_borrow()?.size.saturating_add(size);
         let buffered = live.try_borrow()?.buffered_bytes.saturating_add(memory);
-        if open.try_borrow()?.explicit_partition || batch_size >= self.batch_bytes || buffered > self.buffer_bytes {
+        if buffered > self.buffer_bytes || !open.try_borrow()?.takes(size) {
             return Ok(None);
         }
         // A new tuple may start the garbage collector, and so code that uses the batch: nothing is borrowed meanwhile.

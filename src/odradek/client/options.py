@@ -17,7 +17,7 @@ from odradek.arguments import REQUIRED, Option
 from odradek.core.backoff import Backoff
 from odradek.core.produce.partitioners import Partitioner
 from odradek.errors import ConfigError
-from odradek.types import EARLIEST, AtTime, KiB, MiB, PositionSpec, StartPosition, TopicPartition
+from odradek.types import EARLIEST, AtTime, MiB, PositionSpec, StartPosition, TopicPartition
 from odradek.wire.compression import CompressionType, parse_compression
 
 __all__ = [
@@ -183,7 +183,10 @@ class Tuning:
             (s). The default, None, means 30 s, the maximum that all brokers accept by default; in 0.7 6 s, as its own
             clients. Where the brokers assign (KIP-848) it is a setting of theirs.
         backoff: Wait between attempts after a failure.
-        batch_bytes: Size, uncompressed, at which a batch for one partition is full (bytes).
+        batch_bytes: Size, uncompressed, at which a batch for one partition is full (bytes). The default, None, means
+            960 KiB, a little less than what brokers store by default, or a quarter of `buffer_bytes`; in 0.7 256 KiB,
+            since a wrapper of a larger one may be more than its consumers fetch. Of a topic whose limit is lower,
+            batches get smaller when one has been refused.
         request_bytes: Batches for several partitions of a broker share a request up to this size (bytes). The
             broker's max.socket.request.bytes (100 MB) must not be less.
         in_flight: Maximum produce requests in flight to one broker.
@@ -199,7 +202,7 @@ class Tuning:
     request_timeout: float = 10.0
     session_timeout: float | None = None
     backoff: Backoff = Backoff()  # noqa: RUF009 - frozen
-    batch_bytes: int = 256 * KiB
+    batch_bytes: int | None = None
     request_bytes: int = 1 * MiB
     in_flight: int = 16
     fetch_bytes: int = 16 * MiB
@@ -216,7 +219,7 @@ _TUNING_RULES: dict[str, arguments.Rule] = {
     "request_timeout": _DURATION,
     "session_timeout": arguments.optional(_DURATION),
     "backoff": arguments.instance(Backoff, "a Backoff"),
-    "batch_bytes": arguments.size_bytes(at_most=1 << 30),
+    "batch_bytes": arguments.optional(arguments.size_bytes(at_most=1 << 30)),
     "request_bytes": arguments.size_bytes(at_most=1 << 30),
     "in_flight": arguments.count(at_most=10_000),
     "fetch_bytes": arguments.size_bytes(at_most=(1 << 31) - 1),

@@ -270,10 +270,12 @@ class BatchBase(Protocol):
 
     Attributes:
         size: Sum of the sizes of its records (bytes).
+        max_size: Of this size it is full, and must be closed. A record that would fill it is not appended.
         explicit_partition: They were sent to this very partition.
     """
 
     size: int
+    max_size: int
     explicit_partition: bool
 
 
@@ -303,7 +305,6 @@ class Appender(Protocol):
         key_byte: and so much for each byte of its key.
         memory_bytes: A record takes its size and this of the buffer.
         max_record: Records of a larger size are not appended.
-        batch_bytes: A batch of this size is full, and must be closed. A record that would fill it is not appended.
         buffer_bytes: The buffer.
         max_run: Of so many calls with records that pass the checks of their own, the last returns None.
 
@@ -454,7 +455,6 @@ class Engine(Protocol):
         key_byte: int,
         memory_bytes: int,
         max_record: int,
-        batch_bytes: int,
         buffer_bytes: int,
         max_run: int,
     ) -> Appender: ...

@@ -44,13 +44,15 @@ _HASHES: Mapping[str, Callable[[bytes], int] | None] = {"": None, "murmur2": _po
 class PythonBatch:
     """Attributes of a batch that appenders use (see `interface.BatchBase`)."""
 
-    __slots__ = ("explicit_partition", "size")
+    __slots__ = ("explicit_partition", "max_size", "size")
     size: int
+    max_size: int
     explicit_partition: bool
 
     def __new__(cls, *args: object, **kwargs: object) -> Self:
         made = super().__new__(cls)
-        made.size, made.explicit_partition = 0, False
+        made.size = made.max_size = 0
+        made.explicit_partition = False
         return made
 
 
@@ -80,7 +82,6 @@ class PythonAppender:
         key_byte: int,
         memory_bytes: int,
         max_record: int,
-        batch_bytes: int,
         buffer_bytes: int,
         max_run: int,
     ) -> None:
@@ -88,7 +89,7 @@ class PythonAppender:
             raise ValueError(f"there is no hash {key_hash!r}")
         self._topics, self._live, self._hash = topics, live, _HASHES[key_hash]
         self._bytes = record_bytes, key_byte, memory_bytes
-        self._limits = max_record, batch_bytes, buffer_bytes
+        self._limits = max_record, buffer_bytes
         self._run, self._max_run = 0, max_run
 
     def append(self, topic: object, value: object, key: object, /) -> bool | None:
@@ -96,7 +97,7 @@ class PythonAppender:
         if type(topic) is not str or type(value) is not bytes or not (key is None or type(key) is bytes):
             return False
         record_bytes, key_byte, memory_bytes = self._bytes
-        max_record, batch_bytes, buffer_bytes = self._limits
+        max_record, buffer_bytes = self._limits
         size = record_bytes + len(value) + (0 if key is None else key_byte * len(key))
         if size > max_record:
             return False
@@ -107,7 +108,7 @@ class PythonAppender:
         if (batch := self._open_batch(topic, key)) is None:
             return False
         buffered = self._live.buffered_bytes + size + memory_bytes
-        if batch.size + size >= batch_bytes or buffered > buffer_bytes or type(batch.records) is not list:
+        if batch.size + size >= batch.max_size or buffered > buffer_bytes or type(batch.records) is not list:
             return False
         batch.records.append(value if key is None else (value, key, (), None))
         batch.size += size

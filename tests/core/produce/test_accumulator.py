@@ -756,6 +756,36 @@ def test_a_batch_that_is_too_large_goes_out_in_halves_in_its_place() -> None:
     assert bench.acc.live.buffered_bytes == 0
 
 
+@pytest.mark.parametrize("by_broker", [True, False], ids=["refused by a broker", "not sent"])
+def test_after_a_batch_that_is_too_large_those_of_its_topic_are_half_as_large(by_broker: bool) -> None:
+    bench = Bench(table({"t": {1: 1}, "u": {1: 1}}, 1), buffer_bytes=1 << 20, batch_bytes=100_000)
+    other = bench.acc.topic("u", "none")
+    bench.apply(bench.acc.learned(other))
+
+    def largest() -> int:
+        """Return the size of the batch that waits next, which gets records of 1,000 bytes until it is full."""
+        while not bench.acc.broker_queue(1).closed:
+            bench.put("x" * 990, to=0)
+        return bench.acc.broker_queue(1).closed[0].size
+
+    sizes = []
+    for _ in range(5):
+        sizes.append(largest())
+        request = bench.next()
+        (batch,) = request.batches
+        if by_broker:
+            error = MessageTooLarge("t/1-0", -1, batch.size, batch.size - 1, "max.message.bytes of the topic")
+            bench.apply(bench.acc.complete(request, [PartitionResult(batch.partition, error)]))
+        else:
+            bench.acc.split(request, batch)
+            bench.confirm(request)
+        while bench.acc.live:  # its halves, which are stored
+            bench.confirm(bench.next(9.0))
+    assert sizes == [100_000, 50_000, 25_000, 16_000, 16_000]  # no less than 16 KiB, that of a record that did not fit
+    assert bench.acc.append(other, 60_000, b"", None, None, 0.0) is not None
+    assert other.sticky.open is not None
+
+
 def test_a_batch_that_was_undone_goes_out_behind_the_halves_of_the_one_before_it() -> None:
     bench = Bench(table({"t": {1: 1}}, 1))
     for value in ("aa", "bb", "c" * 40):

@@ -34,7 +34,7 @@ TABLE = {
     (S.RETURNED, E.FINISH): S.FINISHED,
 }
 
-QUEUE = TopicQueues("t", "none").unassigned
+QUEUE = TopicQueues("t", "none", 1000).unassigned
 REQUEST = BrokerProduceRequest(1, [], False)
 
 EVENTS: dict[BatchEvent, Callable[[ProduceBatch], object]] = {

@@ -126,7 +126,7 @@ class Producer:
             raise ConfigError(f"compression {name!r} is not supported by this cluster: choose from {known}")
         limits = AccumulatorLimits(
             buffer_bytes=buffer_bytes,
-            batch_bytes=tuning.batch_bytes,
+            batch_bytes=tuning.batch_bytes or min(driver.batch_bytes, buffer_bytes // 4),
             request_bytes=tuning.request_bytes,
             in_flight=tuning.in_flight,
             latency=latency,

@@ -295,6 +295,11 @@ class ProtocolDriver(Protocol):
     (0.7), so that order is kept anyway."""
 
     @property
+    def batch_bytes(self) -> int:
+        """Size, uncompressed, at which a batch is full unless its producer says otherwise (bytes)."""
+        ...
+
+    @property
     def compressions(self) -> frozenset[str]:
         """Names of the compressions this cluster can store, `none` among them."""
         ...

@@ -95,7 +95,7 @@ class Accumulator:
         self.topics: Mapping[str, TopicQueues] = self._router.topics
         self.missing: Mapping[PartitionQueue, None] = self._router.missing
         self.record_overhead = self.live.sizes.record
-        self._batch_bytes, self._buffer_bytes = limits.batch_bytes, limits.buffer_bytes
+        self._buffer_bytes = limits.buffer_bytes
         self._due = self._router.due
         self._refusals, self._sequences = refusals, sequences
         self._metadata_is_stale, self._back_off = False, 0
@@ -121,7 +121,7 @@ class Accumulator:
         """
         if not self._router.keyless_is_sticky:
             return lambda topic, value, key: False
-        sizes, limits = self.live.sizes, (max_record, self._batch_bytes, self._buffer_bytes)
+        sizes = self.live.sizes
         return engine.active.Appender(
             self._router.topics,
             self.live,
@@ -129,7 +129,8 @@ class Accumulator:
             sizes.record,
             sizes.key_byte,
             RECORD_OVERHEAD_BYTES,
-            *limits,
+            max_record,
+            self._buffer_bytes,
             max_run,
         ).append
 
@@ -177,7 +178,7 @@ class Accumulator:
         # Records for an explicit partition never share a batch with others: if the partition loses its broker, those
         # that may move do, and these wait.
         batch = queue.open
-        if batch is None or batch.size + size > self._batch_bytes or batch.explicit_partition is (partition is None):
+        if batch is None or batch.size + size > batch.max_size or batch.explicit_partition is (partition is None):
             batch = self._router.next_batch(queue, size, now, explicit=partition is not None, sticky=sticky)
         batch.records.append(record)
         batch.size += size
@@ -188,7 +189,7 @@ class Accumulator:
             broker_queue = batch.queue.broker_queue
             if broker_queue is not None and not broker_queue.has_waiters:
                 broker_queue.has_waiters, self._due[broker_queue.broker] = True, None
-        if batch.size >= self._batch_bytes:  # in `batch.queue`, which `next_batch` may have chosen instead of `queue`
+        if batch.size >= batch.max_size:  # in `batch.queue`, which `next_batch` may have chosen instead of `queue`
             batch.queue.close()
         return self._pop_due() if self._due else ()
 
@@ -239,10 +240,10 @@ class Accumulator:
             return start, ()
         queue = topic.sticky if partition is None else self._router.partition(topic, partition)
         batch = queue.open
-        full = batch is None or batch.size + size > self._batch_bytes
+        full = batch is None or batch.size + size > batch.max_size
         if batch is None or full or packed or batch.explicit_partition is sticky:
             batch = self._router.next_batch(queue, size, now, explicit=not sticky, sticky=sticky, packed=packed)
-        stop = self._guess_stop(values, start, size, self._batch_bytes - batch.size)
+        stop = self._guess_stop(values, start, size, batch.max_size - batch.size)
         end = self._fill(batch, values, start, stop, max_record, waiter)
         return end, self._pop_due()
 
@@ -265,7 +266,7 @@ class Accumulator:
         the last one."""
         entry, fit, packed = self.record_overhead, self._fit, not isinstance(values, list)
         overhead = PACKED_OVERHEAD_BYTES if packed else RECORD_OVERHEAD_BYTES
-        end, size = fit(values, start, stop, self._batch_bytes - batch.size, entry, max_record)
+        end, size = fit(values, start, stop, batch.max_size - batch.size, entry, max_record)
         if end == start:  # larger than a batch: it travels alone
             end, size = fit(values, start, start + 1, self._buffer_bytes, entry, max_record)
         # Records that fit into the batch may not fit into the buffer, where each record takes more than its bytes on
@@ -280,7 +281,7 @@ class Accumulator:
         self.live.buffered_bytes += size + overhead * (end - start)
         batch.add_waiter(first, len(batch), waiter)
         self._note_waiter(batch)
-        if batch.size >= self._batch_bytes or packed:
+        if batch.size >= batch.max_size or packed:
             batch.queue.close()
         return end
 
@@ -336,6 +337,7 @@ class Accumulator:
         if count < 2 or not (is_too_large or (bad and not error.retriable)) or self.live.decode(batch) is not None:
             return False
         if is_too_large:
+            batch.queue.topic.note_too_large(batch)
             batch.queue.take_back(self.live.replace(batch, (range(count // 2), range(count // 2, count))))
             return True
         for row in sorted(bad):
@@ -411,6 +413,7 @@ class Accumulator:
         request.batches.remove(batch)
         batch.answer()
         batch.queue.in_flight -= 1
+        batch.queue.topic.note_too_large(batch)
         middle = len(batch) // 2
         batch.queue.merge(self.live.replace(batch, (range(middle), range(middle, len(batch)))))
         self._regroup(batch.queue)
@@ -474,7 +477,7 @@ class Accumulator:
 
     def topic(self, name: str, compression: str) -> TopicQueues:
         """Add a topic. Its records wait until it is `learned`."""
-        topic = self._router.topics[name] = TopicQueues(name, compression)
+        topic = self._router.topics[name] = TopicQueues(name, compression, self.limits.batch_bytes)
         return topic
 
     def learned(self, topic: TopicQueues) -> Effects:

@@ -146,7 +146,8 @@ class ProduceBatch(PartitionBatch):
     def __init__(self, queue: PartitionQueue, sequence: int, created_at: float, explicit_partition: bool) -> None:
         self.queue, self.sequence, self.created_at = queue, sequence, created_at
         self.explicit_partition = explicit_partition
-        self.partition, self.compression = queue.partition, queue.topic.compression
+        topic = queue.topic
+        self.partition, self.compression, self.max_size = queue.partition, topic.compression, topic.batch_bytes
         self.attempts = self.isolate_with = self.refusals = self.size = 0
         self.encoded = self.stamp = self.encoded_stamp = None
         self.state = BatchState.QUEUED
@@ -164,7 +165,8 @@ class ProduceBatch(PartitionBatch):
         """Make a batch that may be used again (`LiveBatches.reuse`) equal to a new one."""
         self.queue, self.sequence, self.created_at = queue, sequence, created_at
         self.explicit_partition = explicit_partition
-        self.partition, self.compression = queue.partition, queue.topic.compression
+        topic = queue.topic
+        self.partition, self.compression, self.max_size = queue.partition, topic.compression, topic.batch_bytes
         self.attempts = self.size = 0
         self.encoded = self.stamp = self.encoded_stamp = self.result = None
         self.state = _next_state[self.state, _REUSE]

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["PartitionQueue", "TopicQueues"]
 
+MIN_LEARNED_BATCH_BYTES = 16 << 10
+"""A topic may have had a limit far too low for a moment: batches do not stay that small."""
+
 _by_age = attrgetter("sequence")
 
 
@@ -98,6 +101,7 @@ class TopicQueues:
     """The partition queues of one topic.
 
     Attributes:
+        batch_bytes: Size at which a new batch will be full: less than at first if the brokers store no batch as large.
         known: The routing table says what partitions it has; until then `why` says why not.
         registered: It had partitions in the cluster when it was looked up.
         available_queues: The queues of the partitions that may be chosen now, in canonical order.
@@ -108,6 +112,7 @@ class TopicQueues:
 
     __slots__ = (
         "available_queues",
+        "batch_bytes",
         "compression",
         "known",
         "name",
@@ -119,11 +124,15 @@ class TopicQueues:
         "why",
     )
 
-    def __init__(self, name: str, compression: str) -> None:
-        self.name, self.compression = name, compression
+    def __init__(self, name: str, compression: str, batch_bytes: int) -> None:
+        self.name, self.compression, self.batch_bytes = name, compression, batch_bytes
         self.known, self.registered = False, True
         self.why = "its partitions are not known"
         self.unassigned = self.sticky = PartitionQueue(self, TopicPartition(name, -1))
         self.available_queues: list[PartitionQueue] = []
         self.queues_with_leader: list[PartitionQueue] = []
         self.queues: dict[TopicPartition, PartitionQueue] = {}
+
+    def note_too_large(self, batch: ProduceBatch) -> None:
+        """Make new batches half as large as one that was refused for its size: each would be sent in vain."""
+        self.batch_bytes = min(self.batch_bytes, max(batch.size // 2, MIN_LEARNED_BATCH_BYTES))

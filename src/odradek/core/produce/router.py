@@ -62,7 +62,7 @@ class Router:
         self.missing: dict[PartitionQueue, None] = {}
         self.keyless_is_sticky: bool = getattr(partitioner, "keyless_is_sticky", False)
         self.key_hash: str = vars(type(partitioner)).get("key_hash", "")
-        self._limits, self._batch_bytes, self._live = limits, limits.batch_bytes, live
+        self._limits, self._live = limits, live
         self._partitioner, self._randrange, self._sequences = partitioner, randrange, sequences
         self._numbers_by_broker = numbers_by_broker
         self.brokers: dict[int, BrokerQueue] = {}
@@ -114,7 +114,7 @@ class Router:
             queues = topic.queues_with_leader
             queue = topic.sticky = queues[self._randrange(len(queues))] if len(queues) > 1 else queues[0]
             batch = queue.open
-            if not (batch is None or packed or batch.explicit_partition or batch.size + size > self._batch_bytes):
+            if not (batch is None or packed or batch.explicit_partition or batch.size + size > batch.max_size):
                 return batch
         live = self._live
         live.sequence += 1

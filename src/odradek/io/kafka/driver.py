@@ -30,7 +30,7 @@ from odradek.io.kafka.metadata import KafkaMetadata, MetadataOptions
 from odradek.io.kafka.topic_check import TopicCheck
 from odradek.io.retry import first_answer
 from odradek.io.tls import client_context
-from odradek.types import Broker
+from odradek.types import Broker, KiB
 from odradek.wire.kafka import messages
 from odradek.wire.kafka.schema import Request, Response
 
@@ -129,6 +129,7 @@ class KafkaDriver:
     name = "kafka"
     long_poll = True
     refuses_batches = True
+    batch_bytes = 960 * KiB
 
     def __init__(
         self,

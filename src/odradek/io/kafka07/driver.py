@@ -54,7 +54,7 @@ from odradek.io.observation import ConnectionObservation
 from odradek.io.proxy import Proxy
 from odradek.io.tcp import connect
 from odradek.io.zookeeper import ZooKeeper
-from odradek.types import Broker, Position, TopicPartition
+from odradek.types import Broker, KiB, Position, TopicPartition
 from odradek.wire.kafka07.message_set import entry_bytes
 from odradek.wire.kafka07.responses import Kafka07ErrorCode
 from odradek.wire.kafka07.topic_names import check_topic
@@ -113,6 +113,7 @@ class Kafka07Driver:
     compressions = frozenset({"none", "gzip", "snappy"})
     refuses_batches = False
     has_headers = False
+    batch_bytes = 256 * KiB  # a wrapper of more may be too large for consumers of 0.7.0, which fetch 300 KiB
 
     def __init__(
         self,

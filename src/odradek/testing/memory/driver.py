@@ -33,7 +33,7 @@ from odradek.testing.memory.metadata import MemoryMetadata
 from odradek.testing.memory.share import MemoryShareGroup
 from odradek.testing.memory.state import ClusterState
 from odradek.testing.memory.transactions import MemoryTransactions
-from odradek.types import Broker
+from odradek.types import Broker, KiB
 
 __all__ = ["MemoryDriver"]
 
@@ -53,6 +53,7 @@ class MemoryDriver:
     long_poll = True
     compressions = frozenset({"none", "gzip", "snappy", "lz4", "zstd"})
     refuses_batches = has_headers = True
+    batch_bytes = 960 * KiB
 
     def __init__(self, state: ClusterState, tuning: Tuning, observer: ObserverCalls | None = None) -> None:
         self.observer = observer
