@@ -257,10 +257,10 @@ class ScriptedHandshake:
 
 
 def routing(topic_id: bytes, epoch: int) -> KafkaRoutingTable:
-    """The routing table of one broker that leads everything."""
+    """The routing table of two brokers, of which the first one leads everything."""
     partitions = {where.partition: Partition(1, epoch) for where in (T0, T1)}
     topics = {"t": Topic("t", topic_id, False, partitions)}
-    return KafkaRoutingTable({1: BrokerEndpoint(1, "b", 9092)}, topics)
+    return KafkaRoutingTable({1: BrokerEndpoint(1, "b", 9092), 2: BrokerEndpoint(2, "c", 9092)}, topics)
 
 
 class SteadyMetadata:

@@ -328,7 +328,7 @@ async def test_a_partition_whose_batch_had_no_space_is_left_out_from_0_10_1_on(r
         ({"high_watermark": 0}, b"", "read_uncommitted", False),
         ({"high_watermark": -1, "error_code": ErrorCode.NOT_LEADER_OR_FOLLOWER}, b"", "read_uncommitted", False),
         ({"high_watermark": 1, "error_code": ErrorCode.NOT_LEADER_OR_FOLLOWER}, b"", "read_uncommitted", False),
-        ({"high_watermark": 1, "preferred_read_replica": 7}, b"", "read_uncommitted", False),
+        ({"high_watermark": 1, "preferred_read_replica": 2}, b"", "read_uncommitted", False),
         ({"high_watermark": 1}, bytes(100), "read_uncommitted", False),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
@@ -561,11 +561,22 @@ async def test_the_leader_that_an_answer_names_is_passed_on() -> None:
 
 async def test_the_preferred_replica_is_passed_on() -> None:
     broker = ScriptedBroker(NEWEST)
+    answers(broker, preferred_read_replica=2)
+    async with running(broker) as client:
+        fetch = fetch_of(client)
+        await client.fetch([fetch])
+        assert (fetch.preferred_replica, fetch.error) == (2, None)
+
+
+async def test_a_preferred_replica_that_is_not_known_yet_is_looked_up() -> None:
+    """It has started since the metadata was read; its leader names it in every response, without records."""
+    broker = ScriptedBroker(NEWEST)
     answers(broker, preferred_read_replica=3)
     async with running(broker) as client:
         fetch = fetch_of(client)
         await client.fetch([fetch])
-        assert (fetch.preferred_replica, fetch.error) == (3, None)
+        assert fetch.preferred_replica is None and fetch.error is not None
+        assert fetch.error.retriable and fetch.error.refresh_metadata
 
 
 @pytest.mark.parametrize(("committed", "shown"), [(False, ["a", "b", "c"]), (True, ["b", "c"])])

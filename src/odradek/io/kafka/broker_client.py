@@ -252,7 +252,7 @@ class KafkaBrokerClient:
             for _ in range(FETCH_ATTEMPTS):
                 response = await self._fetch_once(exchange, session, max_wait, min_bytes)
                 if session.answered(response):
-                    exchange.apply(response, self._on_leader)
+                    exchange.apply(response, self._on_leader, self._routing)
                     self._epochs.forget_committed(exchange.out_of_range)
                     return
             raise RemoteProtocolError(f"{self.broker.address}: no fetch session after {FETCH_ATTEMPTS} requests")

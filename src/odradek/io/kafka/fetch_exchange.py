@@ -6,23 +6,27 @@ partition can only end that one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from odradek.core.interfaces import PartitionFetch
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.fetch_results import FetchStep, fetch_step
 from odradek.core.kafka.fetch_session import FetchPosition
+from odradek.core.kafka.routing import KafkaRoutingTable
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import BrokerError, LogTruncated, OdradekError, OffsetOutOfRange
 from odradek.io.kafka.log_decoder import decoder_of
 from odradek.types import Position, TopicPartition
+from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.data import FetchableTopicResponse, FetchPartitionData, FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
     from odradek.core.kafka.produce import OnLeader
 
 __all__ = ["MAX_RESPONSE_BYTES", "FetchExchange", "PartitionExchange"]
+
+Routing = Callable[[], KafkaRoutingTable]
 
 MAX_RESPONSE_BYTES = (1 << 31) - 1
 """Maximum size of a response to Fetch (bytes). The part of it that is kept is bounded per partition."""
@@ -114,15 +118,16 @@ class PartitionExchange:
             self.decoder.end_response()
         self.fetch.cancel()
 
-    def apply(self, data: FetchPartitionData, address: str, *, has_records: bool) -> None:
-        """Set the result of the fetch. `has_records`: The response has records, of whichever partition."""
+    def apply(self, data: FetchPartitionData, address: str, routing: Routing, *, has_records: bool) -> None:
+        """Set the result of the fetch. `routing` returns the routing table. `has_records`: The response has records, of
+        whichever partition."""
         fetch = self.fetch
         fetch.received = self.received
         fetch.high_watermark = _position(data.high_watermark)
         fetch.last_stable = _position(data.last_stable_offset)
         fetch.log_start = _position(data.log_start_offset)
         step = fetch_step(data, from_replica=not self.is_leader)
-        if step is FetchStep.READ_FROM_REPLICA:
+        if step is FetchStep.READ_FROM_REPLICA and data.preferred_read_replica in routing().brokers:
             fetch.preferred_replica = data.preferred_read_replica
         elif step is not FetchStep.READ:
             fetch.error = self._error(step, data, f"{address}: fetch {self.partition} from {self.offset}")
@@ -140,6 +145,10 @@ class PartitionExchange:
             diverging = data.diverging_epoch
             end = min(diverging.end_offset, self.offset)  # positions may be committed with a wrong epoch
             return LogTruncated(str(self.partition), self.offset, end, diverging.epoch)
+        if step is FetchStep.READ_FROM_REPLICA:
+            # It has started since the metadata was read. Until it is asked there are no records, and no long polls.
+            unknown = f"{context}: its leader prefers broker {data.preferred_read_replica}, which is not known"
+            return broker_error(ErrorCode.REPLICA_NOT_AVAILABLE, unknown)
         error = broker_error(data.error_code, context)
         if step is FetchStep.OUT_OF_RANGE:
             return OffsetOutOfRange(error.code, error.name, context)
@@ -205,9 +214,9 @@ class FetchExchange:
         self._sink = None if part is None else part.begin(data)
         return self._sink
 
-    def apply(self, response: FetchResponse, on_leader: OnLeader) -> None:
+    def apply(self, response: FetchResponse, on_leader: OnLeader, routing: Routing) -> None:
         """Set the result of every fetch that the response is about. An error of the whole response is that of the
-        fetches it says nothing else about."""
+        fetches it says nothing else about. `routing` returns the routing table."""
         # A response in a session leaves out partitions that have nothing new (KIP-227): their fetches have no error and
         # no bytes, which is an empty response.
         has_records = self._received > 0 or (self._sink is not None and self._sink.received > 0)
@@ -216,7 +225,7 @@ class FetchExchange:
                 if (part := self._part(topic, data)) is not None:
                     self._answered[part] = None
                     part.fetch.answered = True
-                    part.apply(data, self._address, has_records=has_records)
+                    part.apply(data, self._address, routing, has_records=has_records)
                     if data.error_code and (leader := data.current_leader).leader_id >= 0:
                         on_leader(part.partition, leader.leader_id, leader.leader_epoch, response.node_endpoints)
         if response.error_code:
