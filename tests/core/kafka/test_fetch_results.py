@@ -43,6 +43,18 @@ def test_a_diverging_epoch_means_truncation() -> None:
 
 
 @pytest.mark.parametrize(
+    ("high_watermark", "step"), [(99, FetchStep.BACK_TO_LEADER), (100, FetchStep.TRUNCATED), (900, FetchStep.TRUNCATED)]
+)
+def test_a_replica_that_does_not_have_the_position_yet_says_nothing_of_the_log(
+    high_watermark: int, step: FetchStep
+) -> None:
+    behind = FetchEpochEndOffset(epoch=3, end_offset=99)
+    partition = FetchPartitionData(diverging_epoch=behind, high_watermark=high_watermark)
+    assert fetch_step(partition, position=100, from_replica=True) is step
+    assert fetch_step(partition, position=100) is FetchStep.TRUNCATED
+
+
+@pytest.mark.parametrize(
     ("partition", "step"),
     [
         (ListOffsetsPartitionResponse(offset=5), ListedOffset.OFFSET),

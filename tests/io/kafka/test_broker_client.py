@@ -415,6 +415,18 @@ async def test_a_truncated_log_is_reported_with_its_end() -> None:
         assert taken(fetch) == []
 
 
+async def test_a_replica_that_is_behind_its_leader_is_left() -> None:
+    broker = ScriptedBroker(NEWEST)
+    answers(broker, diverging_epoch=FetchEpochEndOffset(epoch=3, end_offset=2), high_watermark=2)
+    async with running(broker) as client:
+        client.broker = Broker(2, "b", 9092)  # the other one leads
+        fetch = fetch_of(client, position=5)
+        await client.fetch([fetch])
+        assert isinstance(fetch.error, BrokerError) and not isinstance(fetch.error, OffsetOutOfRange)
+        assert fetch.error.code == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert fetch.error.retriable and fetch.error.refresh_metadata
+
+
 async def test_the_epoch_of_the_last_record_is_sent_to_detect_truncation() -> None:
     broker = ScriptedBroker(NEWEST)
     async with running(broker, epoch=6) as client:

@@ -44,18 +44,22 @@ def _general(code: int) -> FetchStep:
     return FetchStep.REFRESH if error.refresh_metadata else FetchStep.RETRY if error.retriable else FetchStep.RAISE
 
 
-def fetch_step(partition: FetchPartitionData, *, from_replica: bool = False) -> FetchStep:
+def fetch_step(partition: FetchPartitionData, *, position: int = 0, from_replica: bool = False) -> FetchStep:
     """Return the next step for a partition.
 
     Args:
         partition: Its part of the response.
+        position: The position that was asked for.
         from_replica: True if the response came from a follower (KIP-392).
     """
     step = _FETCH_STEPS.get(partition.error_code, _general(partition.error_code))
     if partition.error_code:
         return FetchStep.BACK_TO_LEADER if step is FetchStep.OUT_OF_RANGE and from_replica else step
     if partition.diverging_epoch.epoch >= 0:
-        return FetchStep.TRUNCATED
+        # A follower that is behind its leader answers this, too: its log ends before the position. It is believed once
+        # it has the position: its leader compares nothing as long as it prefers the follower.
+        is_behind = from_replica and partition.high_watermark < position
+        return FetchStep.BACK_TO_LEADER if is_behind else FetchStep.TRUNCATED
     if partition.preferred_read_replica >= 0 and not from_replica:
         return FetchStep.READ_FROM_REPLICA
     return FetchStep.READ

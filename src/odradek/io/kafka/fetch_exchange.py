@@ -126,7 +126,7 @@ class PartitionExchange:
         fetch.high_watermark = _position(data.high_watermark)
         fetch.last_stable = _position(data.last_stable_offset)
         fetch.log_start = _position(data.log_start_offset)
-        step = fetch_step(data, from_replica=not self.is_leader)
+        step = fetch_step(data, position=self.offset, from_replica=not self.is_leader)
         if step is FetchStep.READ_FROM_REPLICA and data.preferred_read_replica in routing().brokers:
             fetch.preferred_replica = data.preferred_read_replica
         elif step is not FetchStep.READ:
@@ -149,7 +149,7 @@ class PartitionExchange:
             # It has started since the metadata was read. Until it is asked there are no records, and no long polls.
             unknown = f"{context}: its leader prefers broker {data.preferred_read_replica}, which is not known"
             return broker_error(ErrorCode.REPLICA_NOT_AVAILABLE, unknown)
-        error = broker_error(data.error_code, context)
+        error = broker_error(data.error_code or ErrorCode.OFFSET_OUT_OF_RANGE, context)  # of a replica that is behind
         if step is FetchStep.OUT_OF_RANGE:
             return OffsetOutOfRange(error.code, error.name, context)
         return _with_step(error, step)
