@@ -465,6 +465,18 @@ async def test_before_2_7_the_client_asks_a_new_leader_whether_it_has_what_was_r
         assert len(requests) == (1 if error is None else 2)
 
 
+async def test_before_2_7_no_replica_is_asked_whether_it_has_what_was_read() -> None:
+    """It would refuse, before every fetch: only the leader compares."""
+    broker = ScriptedBroker(BrokerVersions({**versions(8, 11, 5).offered, 3: VersionRange(0, 9)}))
+    broker.logs[T0].add(0, of_epoch(4, b"a", b"b"), 2)
+    async with running(broker, epoch=6) as client:
+        client.broker = Broker(2, "b", 9092)  # the other one leads
+        first = fetch_of(client)
+        await client.fetch([first])
+        await client.fetch([PartitionFetch(first.decoder, 100)])
+        assert [type(request) for request, _ in broker.requests] == [FetchRequest, FetchRequest]
+
+
 def of_epoch(epoch: int, *values: bytes, compression: CompressionType = CompressionType.NONE) -> bytes:
     """Return a batch as the leader of this epoch stores it."""
     entry = bytearray(encode_batch(values, compression=compression))

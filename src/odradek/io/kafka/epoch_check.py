@@ -39,11 +39,12 @@ async def exclude_truncated(
     if not versions.needs_epoch_check:
         return parts
     # Once for each leader epoch of a partition: as long as the leader is the same, its log only grows. Nothing can be
-    # asked if the epoch of the last record is not known, as of records in the formats before 0.11.
+    # asked if the epoch of the last record is not known, as of records in the formats before 0.11, and only leaders
+    # answer: a preferred replica is named by one.
     asked = {
         part.partition: part
         for part in parts
-        if part.decoder.leader_epoch >= 0 and part.decoder.checked_epoch != part.leader_epoch
+        if part.is_leader and part.decoder.leader_epoch >= 0 and part.decoder.checked_epoch != part.leader_epoch
     }
     if not asked:
         return parts
