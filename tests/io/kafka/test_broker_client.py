@@ -6,7 +6,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.io.kafka.scripted_broker import T0, T1, TOPIC_ID, ScriptedBroker, names, running, versions
+from tests.io.kafka.scripted_broker import T0, T1, TOPIC_ID, ScriptedBroker, names, routing, running, versions
 
 from odradek.core.interfaces import DecoderOptions, PartitionBatch, PartitionFetch, ProducerRecord
 from odradek.core.kafka.leader_epochs import LeaderEpochs
@@ -645,6 +645,21 @@ async def test_a_partition_that_was_not_asked_for_is_skipped() -> None:
         fetch = fetch_of(client)
         await client.fetch([fetch])
         assert taken(fetch) == ["a"]
+
+
+async def test_what_began_before_topics_had_ids_is_fetched_by_id_once_they_have_them() -> None:
+    """By name it would go on in the log of a topic that is made again after the upgrade."""
+    broker = ScriptedBroker(NEWEST)
+    async with running(broker) as client:
+        decoder = fetch_of(client).decoder
+        await client.fetch([PartitionFetch(decoder, 100)])
+        upgraded = routing(TOPIC_ID, -1)
+        client._routing = lambda: upgraded
+        await client.fetch([PartitionFetch(decoder, 100)])
+        upgraded = routing(b"n" * 16, -1)
+        await client.fetch([PartitionFetch(decoder, 100)])
+    assert [version for _, version in broker.requests] == [12, 18, 18]
+    assert [request.topics[0].topic_id for request, _ in broker.requests[1:]] == [TOPIC_ID, TOPIC_ID]
 
 
 async def test_an_answer_much_longer_than_asked_for_is_not_kept() -> None:

@@ -308,7 +308,10 @@ class KafkaBrokerClient:
             elif (known := table.partition(fetch.decoder.partition)) is None:
                 parts.append(PartitionExchange(fetch))
             else:
-                parts.append(PartitionExchange(fetch, known.leader_epoch, known.leader == self.broker.id))
+                part = PartitionExchange(fetch, known.leader_epoch, known.leader == self.broker.id)
+                if part.decoder.topic_id == ZERO_UUID:  # brokers had no ids when it began: they were upgraded since
+                    part.decoder.topic_id = table.topic_id(part.partition.topic)
+                parts.append(part)
         return parts
 
     def _topic_ids(self, topics: set[str]) -> Mapping[str, bytes]:
