@@ -257,21 +257,35 @@ async def test_a_topic_is_read_at_its_first_use_and_known_afterwards() -> None:
         assert table.topics == {"orders"}
 
 
-async def test_reading_creates_no_topic_and_writing_does() -> None:
+@pytest.mark.parametrize("all_topics", [False, True])
+async def test_reading_creates_no_topic_and_writing_does(all_topics: bool) -> None:
     brokers = Brokers()
     async with opened(brokers) as metadata:
+        if all_topics:
+            await metadata.all_topics()
         assert (await metadata.table_for_topic("misspelt")).partitions("misspelt") == ()
         assert not any(request.allow_auto_topic_creation for _, request in brokers.asked)
 
         def create(request: MetadataRequest) -> None:
             if request.allow_auto_topic_creation:
-                assert [each.name for each in request.topics or ()] == ["misspelt", "new"]
+                assert [each.name for each in request.topics or ()] == ["new"]
                 brokers.topics["new"] = (
                     topic_response("new", 1) if "new" in brokers.topics else topic_response("new", error=5)
                 )
 
         brokers.on_ask = create
         assert (await metadata.table_for_topic("new", create=True)).partitions("new") == (TopicPartition("new", 0),)
+
+
+async def test_a_broker_that_lists_those_of_the_topics_asked_for_is_asked_for_all_that_are_used() -> None:
+    """0.8.0 and 0.8.1: the others would be gone from the table, with their partitions."""
+    brokers = Brokers(topic_response("used", 1))
+    brokers.versions = BrokerVersions.of_release("0.8.1")
+    async with opened(brokers) as metadata:
+        await metadata.table_for_topic("used")
+        brokers.topics["new"] = topic_response("new", 2)
+        await metadata.table_for_topic("new", create=True)
+    assert brokers.names_asked[-1] == ["new", "used"]
 
 
 @pytest.mark.parametrize(("code", "name"), [(29, "TOPIC_AUTHORIZATION_FAILED"), (17, "INVALID_TOPIC_EXCEPTION")])

@@ -251,7 +251,7 @@ class KafkaMetadata:
             return self._read_at + self._options.backoff.delay(self._problem_reads, 0.5)
         return self._read_at + self._options.max_age_s
 
-    async def _read_from_any(self, create: Iterable[str]) -> None:
+    async def _read_from_any(self, create: Collection[str]) -> None:
         """Read from the first broker that answers: known ones, then the bootstrap addresses. While one is silent the
         next one is asked, too: a broker that hangs does not cost a whole request time-out."""
         known = list(self._table.brokers.values())
@@ -279,16 +279,26 @@ class KafkaMetadata:
         if not answered:
             raise _summary(errors)
 
-    async def _read_from(self, broker: Broker, create: Iterable[str]) -> None:
-        names = None if self._all_topics else sorted({*self._topics, *create})
+    async def _read_from(self, broker: Broker, create: Collection[str]) -> None:
+        # Brokers create whatever such a request names, and nothing that is one of all topics. So it is one of its own.
+        others, asked_at = self._topics.difference(create), anyio.current_time()
+        if self._all_topics or others or not create:
+            await self._read_topics(broker, None if self._all_topics else sorted(others), asked_at)
+        if create:
+            await self._read_topics(broker, sorted(create), asked_at, create=True)
+
+    async def _read_topics(
+        self, broker: Broker, names: Sequence[str] | None, asked_at: float, *, create: bool = False
+    ) -> None:
         lists_all = leader_epochs = True
 
         def build(versions: BrokerVersions) -> MetadataRequest:
-            nonlocal lists_all, leader_epochs
+            nonlocal lists_all, leader_epochs, names
             lists_all, leader_epochs = versions.lists_all_brokers, versions.has_leader_epochs
-            return metadata_request(versions, names, bool(create))
+            if create and names is not None and not lists_all:  # or the brokers of the others would be gone
+                names = sorted({*names, *self._topics})
+            return metadata_request(versions, names, create)
 
-        asked_at = anyio.current_time()
         response = await self._ask(broker, build)
         if response.error_code not in (0, ErrorCode.REBOOTSTRAP_REQUIRED):
             raise broker_error(response.error_code, f"{broker.address}: Metadata")
