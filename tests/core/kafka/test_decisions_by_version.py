@@ -29,6 +29,7 @@ ALLOWED = {
     "core/kafka/fetch_results.py fetch_step": "a broker names a diverging epoch where the log has diverged",
     "core/kafka/metrics_push.py _subscribe": "a broker need not repeat the id that it gave to this client",
     "core/kafka/routing_snapshot.py topic_id": "shows an id to the client: None where no broker has sent one",
+    "core/kafka/routing.py apply": "of a topic without an id that is gone there is nothing to be remembered",
     "core/kafka/routing.py _is_recreated": "an id that no broker has named yet is not another one",
     "core/kafka/routing.py _newer": "an epoch that no broker has named is neither newer nor older",
     "core/kafka/routing.py _topic": "the answer of a broker of another release, during an upgrade, keeps what is known",

@@ -153,6 +153,16 @@ def test_a_topic_that_was_gone_for_a_while_is_recreated_all_the_same() -> None:
     assert new.topic_id("orders") == ID_2 and changes.recreated == {"orders"}
 
 
+def test_a_topic_that_an_answer_about_all_topics_left_out_is_another_one_when_it_is_back() -> None:
+    former, new = topic("orders", (1, 50), topic_id=ID_1), topic("orders", (2, 0), topic_id=ID_2)
+    deleted, changes = table(former).apply(answer(), None)
+    assert deleted.topics["orders"].error_code == UNKNOWN_TOPIC_OR_PARTITION and changes.removed == {ORDERS_0}
+    recreated, changes = deleted.apply(answer(new), None)
+    assert recreated.topic_id("orders") == ID_2 and changes.recreated == {"orders"}
+    later, changes = recreated.apply(answer(former), None)  # of a broker that has not heard of it
+    assert later.topics == recreated.topics and not changes.recreated
+
+
 def test_a_broker_that_has_not_heard_of_the_new_topic_does_not_bring_the_former_one_back() -> None:
     former, new = topic("orders", (1, 50), topic_id=ID_1), topic("orders", (2, 0), topic_id=ID_2)
     recreated = table(former).apply(answer(new), ["orders"])[0]

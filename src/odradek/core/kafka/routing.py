@@ -164,7 +164,7 @@ class KafkaRoutingTable(NamedTuple):
         Args:
             response: The response.
             asked: The requested topics; others stay unchanged. It is None if all were requested: topics missing from
-                the response do not exist.
+                the response do not exist, and nothing but their ids stays.
             leader_epochs: The leader epochs of its version are reliable (`BrokerVersions.has_leader_epochs`): others
                 are not taken, because leaders would refuse every request with an old one.
 
@@ -176,7 +176,10 @@ class KafkaRoutingTable(NamedTuple):
                 removed=frozenset(_all(self.topics)), brokers_gone=frozenset(self.brokers), bootstrap_again=True
             )
         answered = self._answered(response.topics, leader_epochs)
-        topics = {} if asked is None else {name: t for name, t in self.topics.items() if name not in set(asked)}
+        if asked is None:
+            topics = {name: _deleted(t) for name, t in self.topics.items() if t.topic_id != ZERO_UUID}
+        else:
+            topics = {name: t for name, t in self.topics.items() if name not in set(asked)}
         topics |= {topic.name: topic for topic in answered}
         # A broker that has just started may know no broker at all, not even itself (seen with 0.8.2).
         brokers = {
@@ -254,6 +257,12 @@ class KafkaRoutingTable(NamedTuple):
         }
         topics = {**self.topics, where.topic: topic._replace(partitions=MappingProxyType(partitions))}
         return self._replace(brokers=MappingProxyType(brokers), topics=MappingProxyType(topics)), True
+
+
+def _deleted(topic: Topic) -> Topic:
+    return Topic(
+        topic.name, topic.topic_id, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, former_ids=topic.former_ids
+    )
 
 
 def _is_recreated(before: bytes, after: bytes) -> bool:
