@@ -36,6 +36,24 @@ async def test_they_follow_the_log_without_a_request_of_their_own() -> None:
         assert len(cluster.requests("positions")) == before
 
 
+@pytest.mark.parametrize(("isolation", "lag"), [("read_committed", 0), ("read_uncommitted", 1)])
+async def test_both_lags_end_where_an_open_transaction_begins_if_nothing_behind_it_is_read(
+    isolation: str, lag: int
+) -> None:
+    cluster = make_cluster(3)
+    async with (
+        cluster.connect() as k,
+        k.producer(transactional_id="x") as producer,
+        k.reader("t", isolation=isolation) as reader,
+        producer.transaction(),
+    ):
+        await producer.send("t", b"open")
+        for _ in range(3):
+            await anext(reader)
+        await until(lambda: reader.watermarks()[tp()].high_watermark == 4)
+        assert (await reader.lag(), reader.watermarks()[tp()].lag) == ({tp(): lag}, lag)
+
+
 async def test_after_a_seek_the_lag_is_that_of_the_new_position() -> None:
     cluster = make_cluster(10)
     async with cluster.connect() as k, k.reader("t") as reader:

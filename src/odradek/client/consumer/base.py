@@ -73,13 +73,15 @@ class PartitionReaderBase:
         return {p: _with_lag(ends, positions.get(p), committed) for p, ends in known.items()}
 
     async def lag(self) -> dict[TopicPartition, int]:
-        """Return how far each partition of `positions` is from its end now: bytes in 0.7, records in later protocols.
+        """Return how far each partition of `positions` is from the end of what may be read now: bytes in 0.7, records
+        in later protocols.
 
         A partition whose position is not known yet, or that no live broker serves, is left out. Raises the error of a
         request that failed. Cancellation: safe.
         """
         positions = self.positions()
-        ends, errors = await resolve_positions(self._driver, dict.fromkeys(positions, LATEST))
+        wanted, committed = dict.fromkeys(positions, LATEST), self._fetcher.settings.decoder.read_committed
+        ends, errors = await resolve_positions(self._driver, wanted, read_committed=committed)
         for error in errors.values():
             raise error
         return {partition: max(0, ends[partition] - positions[partition]) for partition in ends}
