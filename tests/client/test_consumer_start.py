@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -128,3 +130,55 @@ async def test_a_partition_that_is_not_assigned_is_refused() -> None:
     async with consuming(cluster) as consumer:
         with pytest.raises(ConfigError, match="t/5 is not currently assigned"):
             await consumer.seek_to_committed(tp(5))
+
+
+@asynccontextmanager
+async def open_transaction(cluster: MemoryCluster) -> AsyncIterator[anyio.Event]:
+    """A transaction with one record, which ends when the event is set."""
+    opened, ends = anyio.Event(), anyio.Event()
+
+    async def write(producer: od.Producer) -> None:
+        async with producer.transaction():
+            await producer.send("t", b"open")
+            opened.set()
+            await ends.wait()
+
+    async with (
+        cluster.connect() as k,
+        k.producer(transactional_id="x") as producer,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(write, producer)
+        await opened.wait()
+        yield ends
+        ends.set()
+
+
+@pytest.mark.parametrize("failures", [0, 1], ids=["at once", "asked again"])
+async def test_latest_of_read_committed_is_where_an_open_transaction_begins(failures: int) -> None:
+    """Its records can be read from its end on, which is later."""
+    cluster = MemoryCluster(topics={"t": 1})
+    if failures:
+        cluster.fail("positions", OdradekError("not now"), times=failures)
+    async with (
+        open_transaction(cluster) as ends,
+        consuming(cluster, start=od.LATEST, isolation="read_committed") as consumer,
+    ):
+        await until(lambda: bool(consumer.positions()))
+        ends.set()
+        with anyio.fail_after(10):
+            assert (await anext(consumer)).value == b"open"
+
+
+async def test_a_reader_that_is_sought_to_the_end_goes_on_where_an_open_transaction_begins() -> None:
+    cluster = MemoryCluster(topics={"t": 1})
+    async with (
+        open_transaction(cluster) as ends,
+        cluster.connect() as k,
+        k.reader("t", isolation="read_committed") as reader,
+    ):
+        reader.seek(tp(), od.LATEST)
+        await until(lambda: bool(reader.positions()))
+        ends.set()
+        with anyio.fail_after(10):
+            assert (await anext(reader)).value == b"open"

@@ -337,7 +337,8 @@ class BrokerFetcher:
         """Resolve a position at the leader: `broker` may be a replica, which has no positions."""
         driver, partition = self._host.driver, asked[0].partition
         leader = driver.metadata.table.leader(partition) or broker
-        return await driver.broker(leader, purpose="control").resolve_position(partition, asked[1])
+        client, committed = driver.broker(leader, purpose="control"), self._host.settings.decoder.read_committed
+        return await client.resolve_position(partition, asked[1], read_committed=committed)
 
     def _on_resolved(self, broker: Broker, cursor: Cursor, position: Position, topic_id: bytes | None) -> None:
         client = self._host.driver.broker(broker, purpose="fetch")

@@ -137,7 +137,8 @@ class OwnedPartitions:
 
     async def _resolve(self, unknown: Mapping[TopicPartition, StartPosition]) -> None:
         """Resolve where partitions begin, as far as brokers answer: the fetcher asks again for the others."""
-        resolved, _ = await resolve_positions(self._driver, unknown)  # type: ignore[arg-type]
+        committed = self.fetcher.settings.decoder.read_committed
+        resolved, _ = await resolve_positions(self._driver, unknown, read_committed=committed)  # type: ignore[arg-type]
         for partition, position in resolved.items():
             if self.is_delivered(partition):
                 progress = self.progress[partition]
