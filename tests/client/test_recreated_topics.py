@@ -12,7 +12,7 @@ from odradek.testing import MemoryCluster
 from odradek.types import EARLIEST, LATEST, Position, PositionSpec
 
 from .one_member import consuming, make_cluster, numbered, tp, until
-from .reading import next_values, reading
+from .reading import next_values, read, reading
 
 pytestmark = pytest.mark.anyio
 
@@ -122,6 +122,17 @@ async def test_a_start_by_meaning_is_asked_for_again_if_the_topic_is_made_again_
         assert len(cluster.requests("positions")) == asked + 2
 
 
+@pytest.mark.parametrize("count", [30, 4], ids=["longer", "shorter"])
+async def test_a_reader_with_an_end_in_the_former_topic_fails_whatever_reset_says(count: int) -> None:
+    """The new log may have other records up to there, or never get so far."""
+    cluster = make_cluster()
+    async with reading(cluster, until=Position(20), reset=EARLIEST) as reader:
+        assert await next_values(reader, 10) == numbered(10)
+        recreate(cluster, count)
+        with pytest.raises(TopicRecreated):
+            await next_values(reader, 1)
+
+
 # ---- bookmarks --------------------------------------------------------------------------------------------------
 
 
@@ -136,6 +147,18 @@ async def test_a_bookmark_of_the_former_topic_is_out_of_range() -> None:
             await anext(reader)
     async with reading(cluster, start=bookmark, reset=EARLIEST) as reader:
         assert await next_values(reader, 30) == NEW
+    assert await read(cluster, start=bookmark, reset=EARLIEST) == NEW  # up to the end of the new log
+
+
+async def test_a_bookmark_of_the_former_topic_is_no_end() -> None:
+    cluster = make_cluster()
+    async with reading(cluster) as reader:
+        await next_values(reader, 5)
+        bookmark = reader.bookmark()
+    recreate(cluster, 3)
+    with pytest.raises(TopicRecreated, match="come to 5 of"):
+        async with reading(cluster, until=bookmark, reset=EARLIEST) as reader:
+            pass
 
 
 async def test_a_bookmark_is_of_the_former_topic_until_reading_has_begun_in_the_new_one() -> None:

@@ -399,7 +399,8 @@ class ReaderOptions(TypedDict, total=False):
             arguments.optional(_start_positions(", None, or a mapping of partitions to these")),
             "Where to end: None (never), a position for all partitions or for each, or a `bookmark()`; partitions it "
             "does not name end at LATEST, which is fixed when the block is entered. The last record is the last that "
-            "starts before that position; if it is in a compressed message, all of that message.",
+            "starts before that position; if it is in a compressed message, all of that message. A topic that was "
+            "deleted and made again does not have that end: TopicRecreated is raised, whatever `reset` says.",
         ),
     ]
     group: Annotated[

@@ -20,6 +20,7 @@ DECIDES = "core/kafka/versions.py"
 
 ALLOWED = {
     "client/consumer/fetcher.py compare_topic": "an id that is not known says nothing about which topic it is",
+    "client/consumer/reader.py _check_topics_of": "an end without an id is one in the topic of today",
     "client/consumer/reader.py _as_json": "how a bookmark without an id is written down",
     "client/consumer/reader.py _resolve": "a bookmark without an id is taken for one in the topic of today",
     "client/consumer/reader.py _positions_in_present_topics": "a position without an id is one in the topic of today",

@@ -32,7 +32,7 @@ from odradek.core.fetch.cursor import Cursor
 from odradek.core.fetch.read_range import ExactPosition
 from odradek.core.interfaces import ProtocolDriver, RoutingTable
 from odradek.core.states import CursorState
-from odradek.errors import ConfigError, TransportError, UsageError
+from odradek.errors import ConfigError, TopicRecreated, TransportError, UsageError
 from odradek.io.log_access import BACKOFF
 from odradek.io.retry import retry
 from odradek.types import (
@@ -109,6 +109,7 @@ class Reader(PartitionReaderBase):
             ConfigError: A topic does not have a partition that was named.
             TransportError: A broker needed for that does not respond.
             OdradekError: The positions of `group` could not be read.
+            TopicRecreated: The bookmark `until` is of a topic that was deleted and made again.
             Unsupported: The cluster stores no positions (0.7 without ZooKeeper, 0.8.0).
             UsageError: This reader was entered before.
         """
@@ -119,6 +120,7 @@ class Reader(PartitionReaderBase):
             raise error
         partitions = self._registered(self._driver.metadata.table)
         untils = {} if self._until is None else await self._resolve({p: self._until.of(p) for p in partitions})
+        self._check_topics_of(untils)
         committed = {} if self._commits is None else await self._commits.positions(partitions)
         starts = await self._resolve({p: committed.get(p, self._start_of(p)) for p in partitions})
         self._entered_at = time.time()
@@ -270,6 +272,13 @@ class Reader(PartitionReaderBase):
         exact = {p: _as_exact(resolved.get(p, at)) for p, at in positions.items()}  # type: ignore[arg-type]
         return {p: at._replace(topic_id=at.topic_id or topic_id(p.topic)) for p, at in exact.items()}
 
+    def _check_topics_of(self, untils: Mapping[TopicPartition, ExactPosition]) -> None:
+        """Raise TopicRecreated for an end that is a position in a former topic."""
+        topic_id = self._driver.metadata.table.topic_id
+        for partition, at in untils.items():
+            if None not in (at.topic_id, now := topic_id(partition.topic)) and at.topic_id != now:
+                raise TopicRecreated(str(partition), at.position)
+
     def _add_new_partitions(self, table: RoutingTable) -> None:
         """Add partitions that were not there when the block was entered."""
         if self._until is None:
@@ -335,12 +344,11 @@ def _as_json(at: ExactPosition) -> list[int | str]:
 def _cursor(
     partition: TopicPartition, start: StartPosition | ExactPosition, until: ExactPosition | None = None
 ) -> Cursor:
-    end, inner, _ = (None, 0, None) if until is None else until
-    if isinstance(start, ExactPosition):
-        return Cursor(
-            partition, start.position, skip=start.inner, until=end, until_inner=inner, topic_id=start.topic_id
-        )
-    return Cursor(partition, start, until=end, until_inner=inner)
+    end, inner, end_topic_id = (None, 0, None) if until is None else until
+    at, skip, topic_id = start if isinstance(start, ExactPosition) else (start, 0, None)
+    return Cursor(
+        partition, at, skip=skip, until=end, until_inner=inner, until_topic_id=end_topic_id, topic_id=topic_id
+    )
 
 
 def _chosen_topics(topics: object) -> tuple[tuple[str, ...], Mapping[TopicPartition, StartPosition]]:

@@ -62,6 +62,7 @@ class Cursor:
         skip: With a position: how many messages of the wrapper there were delivered before (`ExactPosition.inner`).
         until: Where to end, or None: before the first message from there on, except `until_inner` of a wrapper there.
         until_inner: See `ExactPosition.inner`.
+        until_topic_id: The id of the topic that `until` is a position in; None: not known.
         stream: The number of the consumer's stream that delivers it.
         topic_id: The id of the topic that `start` is a position in (`RoutingTable.topic_id`); None: not known.
     """
@@ -102,6 +103,7 @@ class Cursor:
         skip: int = 0,
         until: Position | None = None,
         until_inner: int = 0,
+        until_topic_id: bytes | None = None,
         stream: int = 0,
         topic_id: bytes | None = None,
     ) -> None:
@@ -118,7 +120,7 @@ class Cursor:
         self.watermarks: Watermarks | None = None
         """Of the latest response that had some, without a lag."""
         self._reports: Sequence[CorruptMessage] = ()
-        self._range = ReadRange(skip, until, until_inner)
+        self._range = ReadRange(skip, until, until_inner, until_topic_id)
         self._delivery: deque[Cursor] | None = None  # where it is queued, with others of its stream
         self._begin(start)
 
@@ -309,8 +311,8 @@ class Cursor:
 
     def compare_topic(self, topic_id: bytes, reset: PositionSpec | AtTime | None) -> TopicRecreated | None:
         """Compare its topic with the one that brokers have now. If that is another one its position is out of range:
-        continue at `reset`, or fail. Rows in the queue are delivered first; a fetch in flight no longer matters, for it
-        may bring records of either log. Returns the error then."""
+        continue at `reset`, or fail, also if its end is in the former one. Rows in the queue are delivered first; a
+        fetch in flight no longer matters, for it may bring records of either log. Returns the error then."""
         if not isinstance(self.start, int):
             return None  # it is yet to be asked for
         known = self.topic_id = self.topic_id or topic_id
@@ -318,7 +320,7 @@ class Cursor:
             return None
         error = TopicRecreated(str(self.partition), self.start if self.decoder is None else self._next)
         self.fetch = self.watermarks = None
-        if reset is None:
+        if reset is None or not self._range.ends_in(topic_id):
             self.fail(error)
         else:
             self._restart(reset)

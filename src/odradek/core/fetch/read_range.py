@@ -27,12 +27,15 @@ class ReadRange:
         skip: How many messages of the wrapper at the first position were delivered before (`ExactPosition.inner`).
         until: Where to end, or None: before the first message from there on, except `until_inner` of a wrapper there.
         until_inner: See `ExactPosition.inner`.
+        until_topic_id: The id of the topic that `until` is a position in; None: not known.
     """
 
-    __slots__ = ("_cut_at", "_until_inner", "skip", "until")
+    __slots__ = ("_cut_at", "_until_inner", "_until_topic_id", "skip", "until")
 
-    def __init__(self, skip: int, until: Position | None, until_inner: int) -> None:
-        self.until, self._until_inner = until, until_inner
+    def __init__(
+        self, skip: int, until: Position | None, until_inner: int, until_topic_id: bytes | None = None
+    ) -> None:
+        self.until, self._until_inner, self._until_topic_id = until, until_inner, until_topic_id
         self.restart(skip)
 
     def restart(self, skip: int = 0) -> None:
@@ -81,6 +84,10 @@ class ReadRange:
         if self.until is None or position < self.until:
             return False
         return position > self.until or not self._until_inner
+
+    def ends_in(self, topic_id: bytes) -> bool:
+        """Return True if this topic has the end, or there is none."""
+        return self.until is None or self._until_topic_id in (None, topic_id)
 
     def continues_at(self, position: Position) -> ExactPosition:
         """Return where reading continues when everything before `position` that is read was delivered."""
