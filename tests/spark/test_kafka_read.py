@@ -188,6 +188,25 @@ def test_a_topic_that_is_made_again_after_tasks_were_planned_is_data_loss(
 
 
 @pytest.mark.parametrize("strict", ["true", "false"])
+def test_a_process_that_has_read_the_former_topic_reads_the_one_that_was_made_again(
+    odradek_kafka: KafkaBroker, topic: str, strict: str
+) -> None:
+    write(odradek_kafka, topic, numbers(20))
+    start = {"v": 1, "topics": {topic: {"0": 0, "1": 0}}}
+    # Another time limit gives tasks a connection of their own, as a process of their own does.
+    reader = stream(odradek_kafka, subscribe=topic, failOnDataLoss=strict, **{"kafkaConsumer.pollTimeoutMs": 9000})
+
+    def read() -> list[bytes]:
+        end = reader.latestOffset(start, reader.getDefaultReadLimit())
+        return [row["value"] for row in rows(reader, reader.partitions(start, end))]
+
+    assert read() == numbers(20)
+    recreate(odradek_kafka, topic, PARTITIONS)
+    write(odradek_kafka, topic, numbers(30, 1000))
+    assert read() == numbers(30, 1000)
+
+
+@pytest.mark.parametrize("strict", ["true", "false"])
 def test_a_start_behind_the_end_of_the_log_is_an_error_of_a_batch_as_in_sparks_own_source(
     odradek_kafka: KafkaBroker, topic: str, strict: str
 ) -> None:

@@ -177,7 +177,7 @@ class _RangeTask:
             await self._wait("", OdradekError("no registered broker has it"))
             return True
         if self._is_recreated():
-            return self._recreated()
+            return await self._on_recreated()
         api = self._reader.driver.broker(broker, purpose="fetch")
         if self._decoder is None:
             position = Position(self._start)
@@ -239,8 +239,18 @@ class _RangeTask:
         planned, now = self._reader.topic_ids.get(topic), self._reader.driver.metadata.table.topic_id(topic)
         return planned is not None and now is not None and now.hex() != planned
 
-    def _recreated(self) -> bool:
-        """Lose the rest of the range: the topic was made again since it was planned. Return False: there is no more."""
+    async def _on_recreated(self) -> bool:
+        """Read the metadata again, because what this process knows may be older than the topic of the range. If it is
+        not, the topic was made again since it was planned, and the rest is lost. Return what `_step` returns."""
+        try:
+            await self._reader.driver.metadata.refresh()
+        except OdradekError as error:
+            if not error.retriable:
+                raise
+            await self._wait("", error)
+            return True
+        if not self._is_recreated():
+            return True
         at, end = self._start if self._decoder is None else self._decoder.position, self._part.end
         self._request.check_loss([PositionGap(self._part.partition, Loss.RECREATED, at, end, -1, -1, end)])
         self._complete(at)
