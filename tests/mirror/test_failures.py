@@ -322,14 +322,36 @@ async def test_a_source_topic_that_was_made_again(lost: str) -> None:
     assert len(records(target, "t")[0]) == 50
 
 
-async def test_a_source_log_that_was_cut() -> None:
+@pytest.mark.parametrize("follow", [True, False])
+@pytest.mark.parametrize("end", [0, 30])
+async def test_a_source_log_that_was_cut(monkeypatch: pytest.MonkeyPatch, end: int, *, follow: bool) -> None:
+    monkeypatch.setattr(task_module, "SHOWN_WITHIN_S", 0.05)
     source, target = filled({"t": 1}), MemoryCluster()
     config = config_of("t", topics={"lost": "continue"})
     await run_mirror(source, target, config)
-    source.truncate_log(partition("t"), 30)
-    error = await error_of(source, target, config, follow=True)
+    source.truncate_log(partition("t"), end)
+    error = await error_of(source, target, config, follow=follow)
     assert isinstance(error, SourceChanged) and not error.retriable
     assert len(records(target, "t")[0]) == 50
+
+
+async def test_a_new_leader_of_the_source_that_shows_less_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before 2.2 (KIP-207)."""
+    source, target = filled({"t": 1}), MemoryCluster()
+    config = config_of("t")
+    await run_mirror(source, target, config)
+    extents, calls = ClusterSource.extents, []
+
+    async def less_at_first(self: ClusterSource, *args: Any, **options: Any) -> Any:
+        calls.append(args)
+        shown = await extents(self, *args, **options)
+        return {p: log._replace(latest=log.latest - 10 * (len(calls) < 4)) for p, log in shown.items()}
+
+    monkeypatch.setattr(ClusterSource, "extents", less_at_first)
+    assert copied(await run_mirror(source, target, config)) == 0
+    source.append("t", rows(10))
+    assert copied(await run_mirror(source, target, config)) == 10
+    assert same(source, target, "t")
 
 
 async def test_records_before_a_corrupt_one_are_copied() -> None:

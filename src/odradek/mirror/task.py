@@ -24,6 +24,7 @@ from odradek.client.producer.results import Ack
 from odradek.core.interfaces import RECORDS, Extent, ProducerRecord
 from odradek.errors import (
     CommitOutcomeUnknown,
+    DeadlineError,
     DeliveryError,
     Fenced,
     OdradekError,
@@ -59,6 +60,10 @@ log = logging.getLogger(__name__)
 
 TRANSACTION_TIMEOUT_S = 60.0
 """A broker aborts a transaction that is open for longer, and fences its producer (s)."""
+
+SHOWN_WITHIN_S = 5.0
+"""Time after which a log that ends before what was copied of it was cut (s): a broker before 2.2 that has just become
+the leader may show less for a moment than others had shown (KIP-207)."""
 
 
 class CopiedRecords(NamedTuple):
@@ -294,17 +299,23 @@ class MirrorTask:
 
         Raises:
             LostRecords: The file does not allow it.
+            SourceChanged: A log ends before what was copied of it.
         """
         committed = self._config.topics.read_committed
         extents = await self._clusters.source.extents(self._destinations.keys(), read_committed=committed)
-        lost = []
+        lost, shorter = [], []
         for partition, known in self._progress.items():
-            if (extent := extents.get(partition)) is None:
+            extent = extents.get(partition)
+            if extent is None or known.next.topic_id not in (None, extent.topic_id):
                 continue
-            if known.next.position < extent.earliest and known.next.topic_id in (None, extent.topic_id):
+            if known.next.position > extent.latest:
+                shorter.append(partition)
+            if known.next.position < extent.earliest:
                 lost.append(LostRange(partition, known.next.position, extent.earliest))
                 following = known.next._replace(position=extent.earliest, inner=0)
                 self._progress[partition] = known._replace(next=following)
+        if shorter:
+            await self._check_ends(shorter)
         if lost and self._config.topics.lost == "fail":
             raise LostRecords(lost)
         for each in lost:
@@ -312,6 +323,29 @@ class MirrorTask:
         self._settings.lost(lost)
         self._settings.begun({partition: self._range(partition, extent) for partition, extent in extents.items()})
         return bool(lost)
+
+    async def _check_ends(self, partitions: Sequence[TopicPartition]) -> None:
+        """Raise SourceChanged if one of these logs still ends before what was copied of it, open transactions included:
+        a run that ends there would take it for copied."""
+
+        async def check() -> None:
+            extents = await self._clusters.source.extents(partitions, read_committed=False)
+            for partition, (earliest, latest, *_) in extents.items():
+                if (at := self._progress[partition].next.position) > latest:
+                    context = f"{partition} at {at}: the log is from {earliest} to {latest}"
+                    raise OffsetOutOfRange(1, "OFFSET_OUT_OF_RANGE", context)
+
+        late = DeadlineError(f"asking where {partitions[0]} ends", SHOWN_WITHIN_S)
+        try:
+            await retry(
+                check,
+                PAUSES,
+                passes=lambda error: error.retriable or isinstance(error, OffsetOutOfRange),
+                limit_s=SHOWN_WITHIN_S,
+                late=late,
+            )
+        except OffsetOutOfRange as error:
+            raise SourceChanged(self._config.name, error) from error
 
     def _range(self, partition: TopicPartition, extent: Extent) -> tuple[int, int]:
         """Return what is copied next, and where copying ends, or the log ends now."""
