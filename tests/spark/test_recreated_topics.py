@@ -157,3 +157,29 @@ def test_without_ids_nothing_is_compared() -> None:
     logs = {P: Extent(0, 30)}
     assert topic_ids(logs) == {} and of_topics(logs, {"t": OLD}) == logs
     assert in_current_topics({P: Position(9)}, {"t": OLD}, logs, {}) == ({P: 9}, [])
+
+
+# ---- without ids: brokers before 2.8 -------------------------------------------------------------------------
+
+
+class NewLeaders(Logs):
+    """Logs without an id, whose new leaders show less than they have, `answers` times (before 2.2, KIP-207)."""
+
+    answers = 0
+
+    def extents(self) -> dict[TopicPartition, Extent]:
+        self.answers -= 1
+        return {p: log._replace(latest=log.latest - 10 * (self.answers >= 0)) for p, log in self.now.items()}
+
+
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_a_new_leader_that_shows_less_for_a_moment_has_lost_nothing(strict: str) -> None:
+    logs = NewLeaders("", 100)
+    reader = stream(logs, failOnDataLoss=strict)
+    logs.answers = 2
+    assert reader.latestOffset(offsets(None, 95), ALL) == offsets(None, 100)
+    logs.answers = 2
+    assert ranges(reader, offsets(None, 95), offsets(None, 100)) == [Range(P, 95, 100)]
+    logs.answers = 1
+    reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset(offsets(None, 95), ALL) == offsets(None, 95)

@@ -52,6 +52,7 @@ from odradek.mirror.stored import (
     TaskBegan,
     stored_records,
 )
+from odradek.ranges.catalog import SHOWN_WITHIN_S
 from odradek.types import Columns, Position, TopicPartition
 
 __all__ = ["CopiedRecords", "LostRange", "MirrorTask", "TaskSettings"]
@@ -60,10 +61,6 @@ log = logging.getLogger(__name__)
 
 TRANSACTION_TIMEOUT_S = 60.0
 """A broker aborts a transaction that is open for longer, and fences its producer (s)."""
-
-SHOWN_WITHIN_S = 5.0
-"""Time after which a log that ends before what was copied of it was cut (s): a broker before 2.2 that has just become
-the leader may show less for a moment than others had shown (KIP-207)."""
 
 
 class CopiedRecords(NamedTuple):

@@ -63,7 +63,7 @@ from odradek.pipeline.source import (
 from odradek.pipeline.table import UNLISTED_S, DataFile, Table, TableOptions, make_table
 from odradek.pipeline.task import TaskJob, TaskOutput, TimeRule, check_time, dead_schema, record_schema
 from odradek.pipeline.write import FileWriter, SmallGroups, WriteTarget
-from odradek.ranges.catalog import find_logs, plan, start_offsets
+from odradek.ranges.catalog import extents_from, find_logs, plan, start_offsets
 from odradek.ranges.planning import DataLoss, PositionGap, TaskPlan, in_current_topics, topic_ids, within
 from odradek.types import MiB, TopicPartition
 
@@ -196,7 +196,7 @@ class FlowRun:
             check_dead_table(known, self.name, self.dead.where, identity)
         if exists and newest is None:
             raise TableMismatch(self.table.where, f"there is a table that flow {self.name} has not made")
-        extents = self._logs.extents()
+        extents = extents_from(self._logs, to_positions({} if newest is None else newest.end))
         if newest is None:
             forgiving = replace(self._source, fail_on_data_loss=False)  # a topic that is missing is a problem below
             end = to_offsets(start_offsets(self._logs, forgiving, extents))
@@ -234,11 +234,14 @@ class FlowRun:
 
     def refresh_backlog(self, extents: dict[TopicPartition, Extent] | None = None) -> int:
         """Look at the logs; return the size of what is not in the table."""
-        self._extents = extents if extents is not None else self._logs.extents()
+        self._extents = extents if extents is not None else self._current_extents()
         self.backlog = backlogs(to_positions(self.newest.end), self._extents, self.newest.topic_ids)
         missing = set(self._source.topics.names) - {partition.topic for partition in self._extents}
         self._missing = [f"topic {topic} does not exist" for topic in sorted(missing)]
         return self.waiting
+
+    def _current_extents(self) -> dict[TopicPartition, Extent]:
+        return extents_from(self._logs, to_positions(self.newest.end))
 
     def _schema(self) -> pa.Schema:
         """Return the columns of the table. Raises ConfigError for columns that the flow names and does not have."""
@@ -282,7 +285,7 @@ class FlowRun:
             DataLoss: Something of it is no longer there, and the flow says that this is an error.
             OdradekError: Nothing of the batch was committed, except with a TableConflict.
         """
-        extents = self._extents if self._extents is not None else self._logs.extents()
+        extents = self._extents if self._extents is not None else self._current_extents()
         self._extents = None  # the next step looks again
         current = extents if self._target is None else within(extents, self._target)
         ids = {**self.newest.topic_ids, **topic_ids(extents)}

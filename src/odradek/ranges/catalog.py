@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -29,6 +30,7 @@ __all__ = [
     "BrokerCatalog",
     "DirectoryCatalog",
     "LogCatalog",
+    "extents_from",
     "find_logs",
     "plan",
     "plan_all",
@@ -41,6 +43,12 @@ T = TypeVar("T")
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Kafka's own topics: read from directories only if they are named, as from brokers."""
+
+SHOWN_WITHIN_S = 5.0
+"""Time after which a log that ends before what was read of it was cut (s): a broker before 2.2 that has just become the
+leader may show less for a moment than others had shown (KIP-207)."""
+
+ASKED_EACH_S = 0.2
 
 SEARCHED = 4
 """Cuts searched at a time, with a few of the largest messages in memory for each."""
@@ -78,7 +86,7 @@ def plan(
 ) -> list[TaskPlan]:
     """Return the tasks between two offsets, with the topics they are of; `current` is what `logs` has just said. Raises
     as `plan_all`."""
-    extents = logs.extents() if current is None else current
+    extents = extents_from(logs, end) if current is None else current
     ids = {**planning.topic_ids(extents), **end_ids}
     extents = planning.of_topics(extents, ids)
     begin, lost = planning.in_current_topics(start, start_ids, extents, ids)
@@ -90,6 +98,19 @@ def plan(
     parts = planning.split(ranges, [(cut.partition, at) for cut, at in boundaries.items() if at is not None])
     packed = planning.pack(parts, tasks, fetchers=request.fetchers, leader=lambda at: extents[at].broker)
     return [TaskPlan(task, logs.paths({part.partition for part in task}), ids) for task in packed]
+
+
+def extents_from(logs: LogCatalog, reached: Offsets) -> dict[TopicPartition, Extent]:
+    """Return the extents of logs that were read up to `reached`. While one ends before that, they are asked for again,
+    until `SHOWN_WITHIN_S` have passed. Raises as `extents` of the logs."""
+    until = time.monotonic() + SHOWN_WITHIN_S
+    while True:
+        extents = logs.extents()
+        # In 0.7 a partition has one broker, and brokers that know ids of topics are of 2.8 or later.
+        shorter = any(reached.get(at, 0) > log.latest and not log.topic_id for at, log in extents.items())
+        if logs.unit.exact or not shorter or time.monotonic() >= until:
+            return extents
+        time.sleep(ASKED_EACH_S)
 
 
 def start_offsets(logs: LogCatalog, request: ReadRequest, current: Extents) -> dict[TopicPartition, Position]:

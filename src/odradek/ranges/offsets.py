@@ -18,6 +18,7 @@ from odradek.types import AtTime, Position, PositionSpec, TopicPartition
 
 __all__ = [
     "NO_IDS",
+    "NO_OFFSETS",
     "Offsets",
     "PartitionPosition",
     "Positions",
@@ -36,6 +37,8 @@ __all__ = [
 
 Offsets = Mapping[TopicPartition, Position]
 """The position of each partition's next message to read."""
+
+NO_OFFSETS: Offsets = {}
 
 TopicIds = Mapping[str, str]
 """Topic -> the id of the topic that positions are in, where it is known: another topic of the same name has another."""

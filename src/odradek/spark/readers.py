@@ -24,8 +24,8 @@ from pyspark.sql.streaming.datasource import (
 from odradek.core.interfaces import Extent, Extents, PositionUnit
 from odradek.errors import OdradekError
 from odradek.ranges import planning
-from odradek.ranges.catalog import find_logs, plan, plan_all, start_offsets
-from odradek.ranges.offsets import Offsets, ids_from_dict, offsets_from_dict, offsets_to_dict
+from odradek.ranges.catalog import extents_from, find_logs, plan, plan_all, start_offsets
+from odradek.ranges.offsets import NO_OFFSETS, Offsets, ids_from_dict, offsets_from_dict, offsets_to_dict
 from odradek.ranges.projection import Projection, join_small
 from odradek.ranges.reader import ColumnsChunk, read_task
 from odradek.ranges.request import Topics
@@ -105,9 +105,10 @@ class StreamReader(_SourceReader, DataSourceStreamReader, SupportsTriggerAvailab
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next micro-batch; `start` itself if it is not time for one."""
         begin, ids = offsets_from_dict(start), ids_from_dict(start)
-        current = self._extents()
-        if self._frozen is not None:
-            current = planning.within(current, {partition: log.latest for partition, log in self._frozen.items()})
+        current = self._extents(begin)
+        if self._frozen is not None:  # a new leader may have shown less than the former one had
+            frozen = {partition: max(log.latest, begin.get(partition, 0)) for partition, log in self._frozen.items()}
+            current = planning.within(current, frozen)
         now = {**ids, **planning.topic_ids(current)}
         begin, lost = planning.in_current_topics(begin, ids, current, now)
         self._reached = begin
@@ -145,8 +146,8 @@ class StreamReader(_SourceReader, DataSourceStreamReader, SupportsTriggerAvailab
         )
         return [InputPartition(task) for task in tasks]
 
-    def _extents(self) -> dict[TopicPartition, Extent]:
-        self._seen = self._logs.extents()
+    def _extents(self, reached: Offsets = NO_OFFSETS) -> dict[TopicPartition, Extent]:
+        self._seen = extents_from(self._logs, reached)
         self._observed.append((time.monotonic(), sum(log.latest for log in self._seen.values())))
         return self._seen
 
