@@ -145,6 +145,21 @@ def test_a_log_that_was_recreated_fails_or_is_read_from_its_beginning(tmp_path: 
     assert "record" not in {finding.kind for finding in findings}
 
 
+def test_a_log_that_was_recreated_and_is_empty_fails_or_is_a_gap_at_once(tmp_path: Path) -> None:
+    work = Workspace(tmp_path)
+    work.append(numbers(0, 10))
+    assert not work.run().failed
+    log = tmp_path / "logs" / "orders-0" / f"{0:020}.kafka"
+    log.write_bytes(b"")
+    assert "cut off at the end, or the log was created again: wanted [160, 0)" in work.error()
+    work.more = 'data_loss = "skip"'
+    work.write_file()
+    assert not work.run().failed
+    assert [(gap.start, gap.end) for gap in work.newest.gaps] == [(160, 0)]
+    work.append(numbers(10, 20))  # more than there was
+    assert work.run().flows[0].rows == 20 and work.values() == numbers(0, 30)
+
+
 # ---- what was read -------------------------------------------------------------------------------------------
 
 BATCH = PlannedBatch({P0: Position(10)}, {P0: Position(30), P1: Position(7)})

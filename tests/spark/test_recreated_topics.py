@@ -183,3 +183,34 @@ def test_a_new_leader_that_shows_less_for_a_moment_has_lost_nothing(strict: str)
     logs.answers = 1
     reader.prepareForTriggerAvailableNow()
     assert reader.latestOffset(offsets(None, 95), ALL) == offsets(None, 95)
+
+
+def test_a_log_that_was_made_again_is_data_loss_while_it_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("odradek.ranges.catalog.SHOWN_WITHIN_S", 0.0)
+    logs = Logs("", 0)
+    reader = stream(logs)
+    assert reader.latestOffset(offsets(None, 100), ALL) == offsets(None, 0)
+    with pytest.raises(DataLoss, match=r"cut off at the end, .*: wanted \[100, 0\), the log now has \[0, 0\)"):
+        reader.partitions(offsets(None, 100), offsets(None, 0))
+    lenient = stream(logs, failOnDataLoss="false")
+    assert ranges(lenient, offsets(None, 100), offsets(None, 0)) == []
+    assert lenient.latestOffset(offsets(None, 0), ALL) == offsets(None, 0)
+    logs.make("", 150)
+    assert ranges(lenient, offsets(None, 0), lenient.latestOffset(offsets(None, 0), ALL)) == [Range(P, 0, 150)]
+
+
+def test_a_log_that_was_made_again_is_read_whole_although_a_limited_micro_batch_does_not_read_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("odradek.ranges.catalog.SHOWN_WITHIN_S", 0.0)
+    logs = Logs("", 40, 40)
+    reader = stream(logs, failOnDataLoss="false", maxOffsetsPerTrigger=1)
+    start, read = offsets(None, 100, 100), {P: 0, Q: 0}
+    for _ in range(310):
+        end = reader.latestOffset(start, ReadMaxRows(1))
+        for part in ranges(reader, start, end):
+            assert part.start == read[part.partition]
+            read[part.partition] = part.end
+        start = end
+        logs.make("", 150, 150)
+    assert start == offsets(None, 150, 150) and read == {P: 150, Q: 150}

@@ -31,6 +31,7 @@ from odradek.ranges.planning import (
     clip_to_logs,
     end_of_micro_batch,
     end_offsets,
+    has_shorter,
     in_current_topics,
     topic_ids,
     with_boundaries,
@@ -167,7 +168,8 @@ def next_batch(
     messages begin, at or after the ends of shares."""
     begin = _with_new(reached, extents)
     end = end_offsets(begin, extents)
-    if not clip_to_logs(begin, end, extents)[0]:
+    ranges, gaps = clip_to_logs(begin, end, extents)
+    if not ranges and not has_shorter(gaps):
         return None
     ends, cuts = end_of_micro_batch(begin, end, extents, max_size, unit)
     end = with_boundaries(ends, boundaries(cuts))

@@ -37,6 +37,7 @@ __all__ = [
     "clip_to_logs",
     "end_of_micro_batch",
     "end_offsets",
+    "has_shorter",
     "in_current_topics",
     "of_topics",
     "pack",
@@ -121,8 +122,8 @@ def end_of_micro_batch(
         size, share = waiting.get(partition, 0), shares.get(partition, 0)
         if share >= size:
             ends[partition] = last
-        elif not share:
-            ends[partition] = start[partition]
+        elif not share:  # a log that is shorter than the start begins anew now: it may be longer by its turn
+            ends[partition] = min(start[partition], Position(last - size))
         else:
             floor, at, known = last - size, last - size + share, logs[partition].boundaries
             behind = bisect_right(known, at)
@@ -228,6 +229,12 @@ class BoundaryMismatch(OdradekError):
 def topic_ids(logs: Extents) -> dict[str, str]:
     """Return the ids of the topics of logs, as far as they are known."""
     return {partition.topic: log.topic_id for partition, log in sorted(logs.items()) if log.topic_id}
+
+
+def has_shorter(gaps: Iterable[PositionGap]) -> bool:
+    """Return True if one of the gaps up to the ends of logs (see `end_offsets`) is of a log that ends before its start:
+    there may be nothing to read yet, but once it has grown nothing tells of the loss."""
+    return any(gap.start > gap.end for gap in gaps)
 
 
 def of_topics(logs: Extents, ids: TopicIds) -> dict[TopicPartition, Extent]:

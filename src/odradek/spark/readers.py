@@ -113,12 +113,13 @@ class StreamReader(_SourceReader, DataSourceStreamReader, SupportsTriggerAvailab
         begin, lost = planning.in_current_topics(begin, ids, current, now)
         self._reached = begin
         end = planning.end_offsets(begin, current)
-        waiting = sum(part.size for part in planning.clip_to_logs(begin, end, current)[0])
+        ranges, gaps = planning.clip_to_logs(begin, end, current)
+        waiting = sum(part.size for part in ranges)
         has_new = any(log.latest > log.earliest for partition, log in current.items() if partition not in begin)
         # A run that is to end (availableNow) must not wait for more records: it would never end.
         enough = self._frozen is not None or waiting >= self._options.min_size
         is_due = waiting > 0 and (enough or time.monotonic() - self._last >= self._options.max_delay_s)
-        if not (has_new or is_due or lost):
+        if not (has_new or is_due or lost or planning.has_shorter(gaps)):
             return start
         maximum = limit.max_rows if isinstance(limit, ReadMaxRows) else getattr(limit, "max_bytes", None)
         ends, cuts = planning.end_of_micro_batch(begin, end, current, maximum, self._logs.unit)
