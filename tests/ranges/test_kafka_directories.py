@@ -106,6 +106,22 @@ def test_offsets_that_are_gone_are_lost(tmp_path: Path) -> None:
     chunks = list(read_task(task, options(tmp_path, failOnDataLoss="false")))
     rows = [offset for chunk in chunks if isinstance(chunk, ColumnsChunk) for offset in chunk.rows.positions]
     assert (rows[0], rows[-1]) == (9, 59)
+    assert chunks[-1] == CompletedRange(ORDERS, 9, 60, len(rows)), "what is lost was not read"
+
+
+def test_a_topic_that_is_made_again_after_tasks_were_planned_is_data_loss(tmp_path: Path) -> None:
+    def make(number: int) -> None:
+        text = urlsafe_b64encode(bytes([number] * 16)).decode().rstrip("=")
+        (orders(tmp_path) / "partition.metadata").write_text(f"version: 0\ntopic_id: {text}\n")
+
+    make(1)
+    request, lenient = options(tmp_path), options(tmp_path, failOnDataLoss="false")
+    tasks = plan_all(find_logs(request), request)
+    make(2)
+    with pytest.raises(DataLoss, match=r"orders/0: the topic was deleted and made again: wanted \[0, 60\)"):
+        list(read(request, tasks))
+    assert [chunk for task in tasks for chunk in read_task(task, lenient)] == []
+    assert list(read(request)) == list(read(lenient))
 
 
 def test_a_damaged_batch_ends_the_query_or_is_skipped(tmp_path: Path) -> None:

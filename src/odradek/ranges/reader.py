@@ -359,43 +359,60 @@ def read_task(task: TaskPlan, request: ReadRequest) -> Generator[Chunk, None, No
                     yield from chunks
             return
         for part in task.ranges:
-            count = 0
-            for rows in read_files(part, task.paths[part.partition], request):
-                count += len(rows.values)
-                yield ColumnsChunk(part.partition, rows)
-            yield CompletedRange(*part, count)
+            topic_id = task.topic_ids.get(part.partition.topic)
+            yield from read_files(part, task.paths[part.partition], request, topic_id)
     except MessageTooLarge as error:  # with the option as users know it
         name = request.names.max_message_bytes
         raise MessageTooLarge(error.partition, error.position, error.size, error.limit, name) from None
 
 
-def read_files(part: Range, path: str, request: ReadRequest) -> Iterator[Columns]:
-    """Yield the rows of a range, some MiB at a time.
+def read_files(part: Range, path: str, request: ReadRequest, topic_id: str | None = None) -> Iterator[Chunk]:
+    """Yield the rows of a range, some MiB at a time, and then what of it was read. In a topic that was made again since
+    it was planned, with another id than this, all of it is lost.
 
     Raises BoundaryMismatch (of 0.7, also at the end of a segment in it), CorruptMessage, MessageTooLarge, DataLoss,
     OSError.
     """
-    paths = segments.open(path)
-    yield from (_read_records if isinstance(paths, KafkaLog) else _read_messages)(paths, part, request)
+    paths, count = segments.open(path), 0
+    if isinstance(paths, KafkaLog):
+        part = _kept(paths, part, request, topic_id)
+        read = _read_records(paths, part, request)
+    else:
+        read = _read_messages(paths, part, request)
+    for rows in read:
+        count += len(rows.values)
+        yield ColumnsChunk(part.partition, rows)
+    if part.size:
+        yield CompletedRange(*part, count)
 
 
-def _read_records(paths: SegmentedLog, part: Range, request: ReadRequest) -> Iterator[Columns]:
+def _kept(paths: KafkaLog, part: Range, request: ReadRequest, topic_id: str | None) -> Range:
+    """Return the part of a range of offsets that the log still has."""
+    partition, start, end = part
+    if topic_id is not None and log_access.topic_id(paths) not in ("", topic_id):
+        request.check_loss([PositionGap(partition, Loss.RECREATED, start, end, -1, -1, end)])
+        return Range(partition, end, end)
+    first = min(max(start, paths.start), end)
+    last = max(first, min(end, paths.end))
+    expired = PositionGap(partition, Loss.EXPIRED, start, first, -1, -1, end)
+    truncated = PositionGap(partition, Loss.TRUNCATED, last, end, -1, -1, end)
+    request.check_loss([gap for gap in (expired, truncated) if gap.start < gap.end])
+    return Range(partition, first, last)
+
+
+def _read_records(paths: KafkaLog, part: Range, request: ReadRequest) -> Iterator[Columns]:
     """Yield the rows of offsets: a range may begin and end anywhere, and not each offset has a record."""
-    if (first := min(paths.start, part.end)) > part.start:
-        request.check_loss([PositionGap(part.partition, Loss.EXPIRED, part.start, first, -1, -1, part.end)])
-    end, skipped = min(part.end, paths.end), list[CorruptMessage]()
-    if first < end:
+    skipped = list[CorruptMessage]()
+    if part.size:
         yield from paths.columns(
-            max(part.start, first),
-            end,
+            part.start,
+            part.end,
             max_bytes=log_access.CHUNK,
             corrupt=request.corrupt,
             read_committed=request.read_committed,
             report=skipped.append,
         )
     log_skipped(skipped)
-    if (at := max(part.start, end)) < part.end:
-        request.check_loss([PositionGap(part.partition, Loss.TRUNCATED, at, part.end, -1, -1, part.end)])
 
 
 def _read_messages(paths: SegmentedLog, part: Range, request: ReadRequest) -> Iterator[Columns]:

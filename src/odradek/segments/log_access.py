@@ -18,7 +18,7 @@ from odradek.wire.kafka07.boundary import BoundarySearch
 from odradek.wire.kafka07.entries import ParseStop, check_log
 from odradek.wire.kafka07.message_set import MessageSetDecoder
 
-__all__ = ["CHUNK", "boundary", "decoder", "extent", "position_at", "unit_in", "unit_of"]
+__all__ = ["CHUNK", "boundary", "decoder", "extent", "position_at", "topic_id", "unit_in", "unit_of"]
 
 log = logging.getLogger(__name__)
 
@@ -50,12 +50,16 @@ def extent(segmented: SegmentedLog, max_entry_bytes: int, *, read_committed: boo
     """Return the extent of a log: in 0.7 it ends where its last whole message ends, later where a broker would let
     consumers read to (see `SegmentedLog.extent`)."""
     if isinstance(segmented, KafkaLog):
-        topic_id = segmented.facts.topic_id
         first, last = segmented.extent(read_committed=read_committed)
-        as_bytes = urlsafe_b64decode(f"{topic_id}==") if topic_id else b""
-        return Extent(first, last, topic_id=as_bytes.hex())
+        return Extent(first, last, topic_id=topic_id(segmented))
     starts = tuple(segment.start for segment in segmented.segments)
     return Extent(segmented.start, _end(segmented, max_entry_bytes), starts, segmented.partition.broker)
+
+
+def topic_id(segmented: SegmentedLog) -> str:
+    """Return the id of a log's topic as in `Extent`; "" where brokers have noted none (before 2.8)."""
+    noted = segmented.facts.topic_id if isinstance(segmented, KafkaLog) else None
+    return urlsafe_b64decode(f"{noted}==").hex() if noted else ""
 
 
 def position_at(segmented: SegmentedLog, at: AtTime, *, ending: bool = False) -> Position:
