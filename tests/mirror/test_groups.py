@@ -15,6 +15,7 @@ from odradek.core.interfaces import RawResponse
 from odradek.errors import BrokerError, Unsupported
 from odradek.mirror import clusters
 from odradek.mirror.config import ClusterConfig, MirrorConfig
+from odradek.mirror.cutover import cutover
 from odradek.mirror.groups import GroupPosition, GroupsResult, groups
 from odradek.mirror.planning import MirrorRefused
 from odradek.mirror.run import run
@@ -216,6 +217,34 @@ async def test_what_the_target_has_deleted(pair: Pair, lost: str, offset: int | 
     row, kept = (await groups(mirror, apply=True)).positions
     assert (row.match, row.offset, row.ok) == ("lost", offset, lost != "fail")
     assert (kept.match, kept.offset) == ("exact", 3)
+
+
+@pytest.mark.parametrize("records", [20, 50, 70])
+async def test_a_topic_that_was_made_again_on_the_source(pair: Pair, records: int) -> None:
+    pair.write(*(b"%d" % number for number in range(50)))
+    mirror = pair.mirror(name="m")
+    await run(mirror)
+    pair.source.recreate_topic("orders")
+    pair.write(*(b"new %d" % number for number in range(records)))
+    pair.source.set_committed("g", {PARTITION: 5})
+    row = await only(mirror)
+    assert (row.offset, row.match, row.decision) == (None, "unknown", "refuse")
+    assert row.why.startswith("the topic was made again on the source after records had been copied")
+    assert pair.on_target("g") is None
+    checks = {check.step: check for check in (await cutover(mirror, "producers", apply=True, quiet_s=0)).checks}
+    copied = checks["everything is copied"]
+    assert (copied.ok, copied.evidence) == (False, f"{records} records are not, in orders/0: let the mirror run")
+
+
+async def test_a_log_that_was_cut_on_the_source(pair: Pair) -> None:
+    pair.write(*(b"%d" % number for number in range(50)))
+    mirror = pair.mirror(name="m")
+    await run(mirror)
+    pair.source.truncate_log(PARTITION, 20)
+    pair.source.set_committed("g", {PARTITION: 5})
+    row = await only(mirror)
+    assert (row.offset, row.match, row.decision) == (None, "unknown", "refuse")
+    assert not (await cutover(mirror, "producers", apply=True, quiet_s=0)).finished
 
 
 async def test_which_groups(pair: Pair) -> None:

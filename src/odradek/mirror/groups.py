@@ -264,7 +264,9 @@ async def _translator(config: MirrorConfig, clusters: Clusters, topics: ClusterT
         for partition, to in destinations.items()
         if to in target
     }
-    return Translator(config, clusters, source, target, destinations, indexes)
+    extents = await clusters.source.extents(source.keys() & progress.keys(), read_committed=False)
+    changed = {partition for partition, log in extents.items() if not progress[partition].next.is_in(log)}
+    return Translator(config, clusters, source, target, destinations, indexes, changed)
 
 
 # ---- one group -----------------------------------------------------------------------------------------------

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import anyio
 
-from odradek.core.interfaces import BYTES
+from odradek.core.interfaces import BYTES, Extent, Extents
 from odradek.io.gather import gather
 from odradek.mirror.clusters import Clusters, open_clusters, read_progress, read_state
 from odradek.mirror.config import MirrorConfig
 from odradek.mirror.sources import MirrorSource
-from odradek.mirror.stored import CopiedTopic, CopyProgress, StoredState
+from odradek.mirror.stored import CopiedTopic, SourcePosition, StoredState
 from odradek.types import Position, TopicPartition
 
 __all__ = ["MirrorStatus", "PartitionStatus", "status", "status_open"]
@@ -33,7 +32,8 @@ class PartitionStatus:
         position: What is copied next; None: it was not begun.
         end: Where the log of the source ends, for readers of the isolation that is asked for; None: its broker is away.
         lag: Distance from `position` to `end`, in `MirrorStatus.unit`. Of offsets that is more than the number of
-            records where transactions end, or compaction has removed some.
+            records where transactions end, or compaction has removed some. The size of the whole log where `position`
+            is none in it, because its topic was made again, or it was cut.
         lag_seconds: Age of the oldest record that was not copied (s); 0 if there is none, None if it has no time
             (before 0.10), or was not read in time.
         at: When its task committed last (ms since the epoch).
@@ -105,39 +105,37 @@ async def status_open(config: MirrorConfig, clusters: Clusters) -> MirrorStatus:
     return MirrorStatus(config.name, unit, finished, tuple(await gather(one, copied)))
 
 
-async def _ends(
-    config: MirrorConfig, source: MirrorSource, state: StoredState
-) -> Mapping[TopicPartition, tuple[int, int]]:
+async def _ends(config: MirrorConfig, source: MirrorSource, state: StoredState) -> Extents:
     """Return where the logs of the source begin and end."""
     for topic in state.topics:
         await source.partitions(topic)
     partitions = [partition for topic in state.topics.values() for partition in topic.partitions]
     committed = config.topics.read_committed
-    extents = await source.extents(partitions, read_committed=committed)
-    return {partition: (extent.earliest, extent.latest) for partition, extent in extents.items()}
+    return await source.extents(partitions, read_committed=committed)
 
 
 async def _partition(
     config: MirrorConfig,
     source: MirrorSource,
     state: StoredState,
-    ends: Mapping[TopicPartition, tuple[int, int]],
+    ends: Extents,
     partition: TopicPartition,
     topic: CopiedTopic,
 ) -> PartitionStatus:
     to = topic.partitions[partition]
     progress = state.progress.get(to.task)
     known = None if progress is None else progress.partitions.get(partition)
-    first, end = ends.get(partition, (0, None))
-    lag = None if end is None else max(0, end - (first if known is None else known.next.position))
+    log = ends.get(partition)
+    following = None if known is None or log is None or not known.next.is_in(log) else known.next
+    lag = None if log is None else log.latest - (log.earliest if following is None else following.position)
     return PartitionStatus(
         partition,
         TopicPartition(topic.target, to.partition if topic.rule is None else -1),
         0 if known is None else known.records,
         None if known is None else known.next.position,
-        end,
+        None if log is None else log.latest,
         lag,
-        await _age(config, source, partition, known, first, end) if lag else None if lag is None else 0.0,
+        await _age(config, source, partition, following, log) if lag else None if lag is None else 0.0,
         None if progress is None else progress.at,
     )
 
@@ -146,18 +144,17 @@ async def _age(
     config: MirrorConfig,
     source: MirrorSource,
     partition: TopicPartition,
-    known: CopyProgress | None,
-    first: int,
-    end: int | None,
+    following: SourcePosition | None,
+    log: Extent | None,
 ) -> float | None:
     """Return the age of the oldest record that was not copied (s), or None."""
-    if source.unit is BYTES or end is None:
+    if source.unit is BYTES or log is None:
         return None
-    start = None if known is None or known.next.position < first else known.next
+    start = None if following is None or following.position < log.earliest else following
     with anyio.move_on_after(OLDEST_WITHIN_S):
         async with source.open(
             {partition: start},
-            {partition: Position(end)},
+            {partition: Position(log.latest)},
             read_committed=config.topics.read_committed,
             max_message_bytes=config.run.max_message_bytes,
         ) as batches:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
+from odradek.core.interfaces import Extent
 from odradek.errors import OdradekError
 from odradek.types import TopicPartition
 
@@ -75,6 +76,10 @@ class SourcePosition(NamedTuple):
     position: int
     inner: int = 0
     topic_id: str | None = None
+
+    def is_in(self, log: Extent) -> bool:
+        """Return False if this is no place in a log as it is now: its topic was made again, or it was cut before."""
+        return (not log.topic_id or self.topic_id in (None, log.topic_id)) and self.position <= log.latest
 
 
 class Run(NamedTuple):

@@ -28,6 +28,7 @@ NOT_COPIED = "the source deleted records behind the position before they were co
 NOT_COUNTED = (
     "the source deleted the records around the position, which are copied: which of them comes next is not known"
 )
+CHANGED = "the topic was made again on the source after records had been copied, or its log was cut"
 NOT_KEPT = "the target deleted records behind the position after they were copied"
 
 
@@ -56,6 +57,7 @@ class Translator:
         target: The logs of the target.
         destinations: Source partition -> where it is copied to.
         indexes: The index of each of these, where the target serves it.
+        changed: Source partitions whose log is not the one that was copied.
     """
 
     config: MirrorConfig
@@ -64,6 +66,7 @@ class Translator:
     target: Logs
     destinations: Mapping[TopicPartition, TopicPartition]
     indexes: Mapping[TopicPartition, PartitionIndex]
+    changed: Collection[TopicPartition]
 
     async def translate(
         self, positions: Mapping[TopicPartition, Collection[Position]]
@@ -88,6 +91,8 @@ class Translator:
             return TargetPosition(None, "not mirrored", "the partition is not copied yet")
         if partition not in self.source or partition not in self.indexes:
             return TargetPosition(None, "unknown", "no broker serves the partition now, on the source or the target")
+        if partition in self.changed:
+            return TargetPosition(None, "unknown", CHANGED)
         index = self.indexes[partition]
         if not index.runs and self.config.topics.append:
             return TargetPosition(None, "unknown", "nothing was copied yet to a topic that may have records of others")
