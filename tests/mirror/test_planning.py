@@ -78,6 +78,16 @@ REFUSED = [
 ]
 
 
+@pytest.mark.parametrize(("before", "now", "noted"), [(None, "1", "1"), ("1", None, "1"), (None, None, None)])
+def test_a_target_that_was_upgraded_to_a_release_with_ids_has_the_same_topics(
+    before: str | None, now: str | None, noted: str | None
+) -> None:
+    known, both = state(copied("t", 2, target_id=before)), clusters({"t": TargetTopic(now, 2, 9)}, t=2)
+    check(config_of("t"), known, both)
+    (planned,) = plan_topics(config_of("t"), known, both, 1)
+    assert planned.copied.target_id == noted
+
+
 BY_KEY = {"partition_by": "key"}
 
 

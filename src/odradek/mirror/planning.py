@@ -201,7 +201,7 @@ def _of_topic(config: MirrorConfig, copied: CopiedTopic | None, name: str, topic
         return [f"topic {name!r} is one of {len(same)} that would be copied to {target_name!r}"]
     if copied is not None and copied.target != target_name:
         return [f"topic {name!r} is being copied to {copied.target!r}, and this file says {target_name!r}"]
-    if copied is not None and (target is None or target.topic_id != copied.target_id):
+    if copied is not None and (target is None or _has_another_id(target, copied)):
         what = "was deleted" if target is None else "was deleted and made again"
         return [
             f"topic {target_name!r} {what} on the target after records had been copied to it: "
@@ -224,6 +224,12 @@ def _of_topic(config: MirrorConfig, copied: CopiedTopic | None, name: str, topic
             "set topics.append = true"
         ]
     return []
+
+
+def _has_another_id(target: TargetTopic, copied: CopiedTopic) -> bool:
+    """Return True if a topic of the target is not the one that was copied to. Brokers that have been upgraded to 2.8
+    have an id for a topic that had none."""
+    return None not in (target.topic_id, copied.target_id) and target.topic_id != copied.target_id
 
 
 def _of_rule(config: MirrorConfig, copied: CopiedTopic, target: TargetTopic) -> list[str]:
@@ -300,7 +306,9 @@ def plan_topics(config: MirrorConfig, state: StoredState, topics: ClusterTopics,
         count = 1 + max((to.partition for to in destinations.values()), default=0)
         if rule is not None:
             count = rule.partitions
-        copied = CopiedTopic(name, target_name, None if target is None else target.topic_id, destinations, rule)
+        noted = None if known is None else known.target_id
+        target_id = None if target is None else target.topic_id or noted
+        copied = CopiedTopic(name, target_name, target_id, destinations, rule)
         grow = count if target is not None and count > target.partitions else None
         planned.append(PlannedTopic(copied, count if target is None else None, grow))
     return planned
