@@ -193,13 +193,14 @@ def time_index(start: int, *entries: tuple[int, int]) -> bytes:
     return b"".join(struct.pack(">qi", time, offset - start) for time, offset in entries)
 
 
-@pytest.mark.parametrize("index", ["none", "right", "wrong", "disordered"])
+@pytest.mark.parametrize("index", ["none", "right", "wrong", "disordered", "short"])
 def test_the_position_of_a_time_whatever_the_index_says(directory: Path, index: str) -> None:
     entries = {
         "none": b"",
         "right": time_index(0, (T0 + 139_000, 139)),
         "wrong": time_index(0, (T0 + 20_000, 139)),
         "disordered": time_index(0, (T0 + 50_000, 50), (T0 + 3000, 3)),
+        "short": time_index(0, (T0 + 69_000, 69)),  # its end was not flushed
     }
     (directory / f"{0:020}.timeindex").write_bytes(entries[index])
     log = opened(directory)

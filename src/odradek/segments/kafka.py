@@ -240,7 +240,8 @@ class KafkaLog(SegmentedLog):
     # -- times --
 
     def _is_before(self, segment: KafkaSegment, file: io.FileIO, timestamp_ms: int) -> bool:
-        """Return True if a segment's time index says that all of it is older, and its last entry is true."""
+        """Return True if a segment's time index says that all of it is older, its last entry is true, and what comes
+        behind that is older, too: the end of an index may not have been flushed."""
         last = TimeIndex(segment.index(".timeindex"), segment.start).last()
         if last is None or last[0] >= timestamp_ms:
             return False
@@ -248,7 +249,7 @@ class KafkaLog(SegmentedLog):
         scan = EntryScan(file, segment.byte_before(file, offset), segment.size, segment.start)
         entry = next((entry for entry in scan if entry.last_offset >= offset), None)
         if entry is not None and entry.base_offset <= offset and entry.max_timestamp == time:
-            return True
+            return not any(_may_have(following, timestamp_ms) for following in scan)
         log.warning("%s: searched for a time without its time index, which does not fit it", segment.path)
         return False
 
