@@ -308,6 +308,31 @@ async def test_tasks_that_another_machine_copies(monkeypatch: pytest.MonkeyPatch
     assert instead.starts == 1
 
 
+NOTICES_LATE = """
+import select
+if not select.select([sys.stdin], [], [], 1.0)[0]:
+    report("error", ConfigError("the source has changed"))
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("recreated", [True, False])
+async def test_a_source_that_ends_before_what_was_copied_is_not_at_its_end(
+    monkeypatch: pytest.MonkeyPatch, *, recreated: bool
+) -> None:
+    source, target = filled({"t": 1}), MemoryCluster({})
+    config = config_of("t", run={"refresh_seconds": 0.02})
+    await run_mirror(source, target, config)
+    if recreated:
+        source.recreate_topic("t")
+    else:
+        source.truncate_log(partition("t"), 20)
+    async with opened(source, target) as clusters:
+        begun = await begin(config, clusters, follow=False)
+        with pytest.raises(ConfigError, match="the source has changed"):
+            await Instead(NOTICES_LATE, monkeypatch).run(config, clusters, begun)
+
+
 async def test_nothing_to_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     instead = Instead("", monkeypatch)
     await instead.run(begun=BEGUN._replace(copied=()))

@@ -213,10 +213,10 @@ class _Processes:
     async def _is_finished(self, task: int, ends: Mapping[TopicPartition, Position]) -> bool:
         mine = {p: ends[p] for topic in self._begun.copied for p, to in topic.partitions.items() if to.task == task}
         state = await read_progress(self._config, self._clusters.target, task)
-        extents = await self._clusters.source.extents(mine, read_committed=False)
-        return is_at_ends(
-            mine, state.progress_of(task), {p: Position(extent.earliest) for p, extent in extents.items()}
-        )
+        progress, logs = state.progress_of(task), await self._clusters.source.extents(mine, read_committed=False)
+        if not all(progress[p].next.is_in(logs[p]) for p in progress.keys() & logs.keys()):
+            return False  # its source was made again, or cut, which its own process will say
+        return is_at_ends(mine, progress, {p: Position(log.earliest) for p, log in logs.items()})
 
 
 def is_at_ends(
