@@ -206,6 +206,28 @@ def test_a_process_that_has_read_the_former_topic_reads_the_one_that_was_made_ag
     assert read() == numbers(30, 1000)
 
 
+@pytest.mark.releases("2.8.2")
+@pytest.mark.parametrize("sure_s", [0.0, 1000.0], ids=["noticed", "unnoticed"])
+def test_fetches_that_name_a_topic_do_not_go_on_in_one_that_is_made_again(
+    any_kafka: KafkaBroker, sure_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("odradek.io.kafka.topic_check.SURE_S", sure_s)
+    topic = f"spark{uuid4().hex[:12]}"
+    any_kafka.create_topic(topic, 1)
+    write(any_kafka, topic, numbers(20))
+    options = {"subscribe": topic, "kafkaConsumer.pollTimeoutMs": 9000}  # tasks have a connection of their own
+    lenient = stream(any_kafka, failOnDataLoss="false", **options)
+    start = {"v": 1, "topics": {topic: {"0": 0}}}
+    tasks = lenient.partitions(start, lenient.latestOffset(start, lenient.getDefaultReadLimit()))
+    assert [row["value"] for row in rows(lenient, tasks)] == numbers(20)
+    recreate(any_kafka, topic, 1)
+    write(any_kafka, topic, numbers(5, 1000))
+    with pytest.raises(DataLoss, match="deleted and made again"):
+        rows(stream(any_kafka, **options), tasks)
+    chunks = [chunk for task in tasks for chunk in read_task(task.value, lenient._options)]
+    assert chunks == [], "nothing of the former topic is counted as read"
+
+
 @pytest.mark.parametrize("strict", ["true", "false"])
 def test_a_start_behind_the_end_of_the_log_is_an_error_of_a_batch_as_in_sparks_own_source(
     odradek_kafka: KafkaBroker, topic: str, strict: str

@@ -22,7 +22,15 @@ from odradek import segments
 from odradek.core.backoff import Backoff
 from odradek.core.fetch.read_ahead import MIN_FETCH_BYTES, decaying_maximum
 from odradek.core.interfaces import Extent, LogDecoder, PartitionFetch, ProtocolDriver
-from odradek.errors import CorruptMessage, DeadlineError, LogTruncated, MessageTooLarge, OdradekError, OffsetOutOfRange
+from odradek.errors import (
+    CorruptMessage,
+    DeadlineError,
+    LogTruncated,
+    MessageTooLarge,
+    OdradekError,
+    OffsetOutOfRange,
+    TopicRecreated,
+)
 from odradek.io.notifier import Notifier
 from odradek.ranges.planning import BoundaryMismatch, Loss, PositionGap, Range, TaskPlan, clip_to_logs
 from odradek.ranges.process import connected
@@ -249,8 +257,10 @@ class _RangeTask:
                 raise
             await self._wait("", error)
             return True
-        if not self._is_recreated():
-            return True
+        return True if not self._is_recreated() else self._lose_rest()
+
+    def _lose_rest(self) -> bool:
+        """Lose the rest of the range, because the topic was made again. Return False: there is no more."""
         at, end = self._start if self._decoder is None else self._decoder.position, self._part.end
         self._request.check_loss([PositionGap(self._part.partition, Loss.RECREATED, at, end, -1, -1, end)])
         self._complete(at)
@@ -299,11 +309,15 @@ class _RangeTask:
         """Handle an empty response: the log has lost records since the query was planned, or its broker does not show
         them yet. Return what `_step` returns."""
         decoder, error = fetch.decoder, fetch.error
+        if isinstance(error, TopicRecreated):  # noticed where brokers have ids, and fetches name topics (2.8 to 3.0)
+            return self._lose_rest()
         trouble = error or OdradekError("it sends nothing of what the log has")
         if not self._exact and (error is None or error.retriable or error.refresh_metadata):
             self._replica = fetch.preferred_replica  # or read again who leads the partition
             if self._replica is None or error is not None:
                 await self._wait(f"broker {broker.id}: ", trouble)
+                if error is None:
+                    await self._refresh()  # the topic may have been made again
             return True
         if self._replica is not None:  # which may be behind its leader
             self._replica = None
