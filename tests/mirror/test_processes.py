@@ -308,6 +308,22 @@ async def test_tasks_that_another_machine_copies(monkeypatch: pytest.MonkeyPatch
     assert instead.starts == 1
 
 
+async def test_a_partition_whose_broker_was_away_when_the_run_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = MemoryCluster({"t": 2}, brokers=2), MemoryCluster({})
+    for number in range(2):
+        source.append("t", [b"value"] * 5, partition=number)
+    config = config_of("t", run={"refresh_seconds": 0.05})
+    await run_mirror(source, target, config)
+    source.stop_broker(1)
+    async with opened(source, target) as clusters, anyio.create_task_group() as group:
+        begun = await begin(config, clusters, follow=False)
+        assert begun.ends is not None and len(begun.ends) == 1
+        instead = Instead("sys.stdin.read()", monkeypatch)
+        group.start_soon(instead.run, config, clusters, begun)
+        await until(lambda: instead.starts == 1)
+        source.start_broker(1)
+
+
 NOTICES_LATE = """
 import select
 if not select.select([sys.stdin], [], [], 1.0)[0]:

@@ -21,6 +21,7 @@ from odradek.mirror.errors import RecordRefused
 from odradek.mirror.run import Begun, MirrorResult
 from odradek.mirror.spark import SparkFailed, _add, _check, _TaskEnd, run_on_spark
 from odradek.mirror.status import status
+from odradek.mirror.stored import CopyProgress, SourcePosition
 from odradek.mirror.task import CopiedRecords, LostRange
 from odradek.mirror.verify import verify
 from odradek.testing import Kafka07Broker, KafkaBroker
@@ -139,9 +140,15 @@ def test_an_error_that_does_not_pass_is_raised_as_it_is_elsewhere(spark: SparkSe
 
 def test_what_all_attempts_have_copied_is_counted() -> None:
     result, lost = MirrorResult(), LostRange(ONE, 3, 5)
-    end = _TaskEnd({ONE: 10, TWO: 7}, {ONE: 30}, {lost}, 2.5)
+    progress = {
+        partition: CopyProgress(SourcePosition(at), records=records)
+        for partition, at, records in ((ONE, 12, 10), (TWO, 7, 7))
+    }
+    end = _TaskEnd(progress, {ONE: 30}, {lost}, 2.5)
     begun = Begun(True, "c", (), {ONE: Position(12), TWO: Position(7)})
     assert _add(result, end, begun, {ONE: 4, TWO: 7}) == [CopiedRecords(ONE, 6, 30, 12, 12, None, 2.5)]
+    away = begun._replace(ends={TWO: Position(7)})  # when the run began
+    assert _add(MirrorResult(), end, away, {ONE: 4, TWO: 7}) == [CopiedRecords(ONE, 6, 30, 12, None, None, 2.5)]
     assert result == MirrorResult({ONE: 6}, 30, {lost})
 
 

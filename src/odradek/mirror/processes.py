@@ -211,12 +211,15 @@ class _Processes:
                 log.warning("mirror %s: the progress of others was not read: %s", self._config.name, error)
 
     async def _is_finished(self, task: int, ends: Mapping[TopicPartition, Position]) -> bool:
-        mine = {p: ends[p] for topic in self._begun.copied for p, to in topic.partitions.items() if to.task == task}
-        state = await read_progress(self._config, self._clusters.target, task)
-        progress, logs = state.progress_of(task), await self._clusters.source.extents(mine, read_committed=False)
+        mine = {p for topic in self._begun.copied for p, to in topic.partitions.items() if to.task == task}
+        progress = (await read_progress(self._config, self._clusters.target, task)).progress_of(task)
+        logs = await self._clusters.source.extents(mine, read_committed=self._config.topics.read_committed)
         if not all(progress[p].next.is_in(logs[p]) for p in progress.keys() & logs.keys()):
             return False  # its source was made again, or cut, which its own process will say
-        return is_at_ends(mine, progress, {p: Position(log.earliest) for p, log in logs.items()})
+        # Where the broker of a partition was away, its end was not known.
+        known = {**{p: Position(log.latest) for p, log in logs.items()}, **ends}
+        earliest = {p: Position(log.earliest) for p, log in logs.items()}
+        return mine <= known.keys() and is_at_ends({p: known[p] for p in mine}, progress, earliest)
 
 
 def is_at_ends(

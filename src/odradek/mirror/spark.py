@@ -33,6 +33,7 @@ from odradek.mirror.clusters import PAUSES, Clusters, open_clusters, read_progre
 from odradek.mirror.config import MirrorConfig
 from odradek.mirror.limits import share_of
 from odradek.mirror.run import Begun, MirrorResult, begin
+from odradek.mirror.stored import CopyProgress
 from odradek.mirror.task import CopiedRecords, LostRange, MirrorTask
 from odradek.spark.errors import describe_error
 from odradek.types import TopicPartition
@@ -67,14 +68,14 @@ class _TaskEnd(NamedTuple):
     """The end of a task.
 
     Args:
-        records: Source partition -> how many records of it all runs have copied.
+        progress: Source partition -> how far it is copied, by all runs.
         bytes: Source partition -> bytes of what the last attempt has committed.
         lost: What the last attempt could not copy.
         seconds: How long the last attempt took (s).
         error: The error that ended it.
     """
 
-    records: Mapping[TopicPartition, int]
+    progress: Mapping[TopicPartition, CopyProgress]
     bytes: Mapping[TopicPartition, int]
     lost: set[LostRange]
     seconds: float
@@ -158,18 +159,17 @@ async def _begin(config: MirrorConfig) -> tuple[Begun, Mapping[TopicPartition, i
         if not begun.exactly_once:
             raise Unsupported("a mirror on Spark", "a target with transactions, which Kafka 0.11 brought")
 
-        async def take(number: int) -> Mapping[TopicPartition, int]:
+        async def take(number: int) -> Mapping[TopicPartition, CopyProgress]:
             async with clusters.target.producer(transactional_id=config.transactional_id(number)):
                 return await _copied(config, clusters, number)
 
         counts = await gather(lambda number: retry(partial(take, number), PAUSES), begun.tasks)
-        return begun, {partition: records for each in counts for partition, records in each.items()}
+        return begun, {partition: known.records for each in counts for partition, known in each.items()}
 
 
-async def _copied(config: MirrorConfig, clusters: Clusters, number: int) -> Mapping[TopicPartition, int]:
-    """Return how many records of the partitions of a task were copied until now."""
-    progress = (await read_progress(config, clusters.target, number)).progress_of(number)
-    return {partition: each.records for partition, each in progress.items()}
+async def _copied(config: MirrorConfig, clusters: Clusters, number: int) -> Mapping[TopicPartition, CopyProgress]:
+    """Return how far the partitions of a task are copied."""
+    return (await read_progress(config, clusters.target, number)).progress_of(number)
 
 
 def _add(
@@ -182,15 +182,15 @@ def _add(
     copied = [
         CopiedRecords(
             partition,
-            records - before.get(partition, 0),
+            known.records - before.get(partition, 0),
             end.bytes.get(partition, 0),
-            position=ends[partition],
-            end=ends[partition],
+            position=known.next.position,
+            end=ends.get(partition),
             timestamp=None,
             seconds=end.seconds,
         )
-        for partition, records in end.records.items()
-        if records > before.get(partition, 0)
+        for partition, known in end.progress.items()
+        if known.records > before.get(partition, 0)
     ]
     result.add(copied)
     result.lost |= end.lost
