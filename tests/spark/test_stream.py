@@ -6,6 +6,7 @@ import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
@@ -159,6 +160,25 @@ def test_a_broker_that_is_away_keeps_its_place(broker: Kafka07Broker, reader: St
     append(broker, "orders", [b"back"])
     _, rows = eventually(lambda: run(reader, start), lambda current: current[1] != [])
     assert [row.value for row in rows] == [b"back"]
+
+
+def test_a_micro_batch_waits_for_a_broker_that_is_away_when_it_is_planned(
+    broker: Kafka07Broker, odradek_chroot: str
+) -> None:
+    lenient = from_earliest(odradek_chroot, failOnDataLoss="false")
+    start = lenient.initialOffset()
+    end, expected = run(lenient, start)
+    broker.stop()
+    eventually(lenient._logs.extents, lambda current: not current)
+    again = Timer(1.0, broker.start)
+    again.start()
+    tasks = lenient.partitions(start, end)
+    again.join()
+    assert read_all(lenient, tasks) == expected
+    broker.stop()
+    hasty = from_earliest(odradek_chroot, failOnDataLoss="false", fetchOffset_deadlineMs=300)
+    eventually(hasty._logs.extents, lambda current: not current)
+    assert hasty.partitions(start, end) == []
 
 
 # ---- limits --------------------------------------------------------------------------------------------------

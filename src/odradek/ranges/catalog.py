@@ -86,7 +86,7 @@ def plan(
 ) -> list[TaskPlan]:
     """Return the tasks between two offsets, with the topics they are of; `current` is what `logs` has just said. Raises
     as `plan_all`."""
-    extents = extents_from(logs, end) if current is None else current
+    extents = _extents_between(logs, request, start, end) if current is None else current
     ids = {**planning.topic_ids(extents), **end_ids}
     extents = planning.of_topics(extents, ids)
     begin, lost = planning.in_current_topics(start, start_ids, extents, ids)
@@ -109,6 +109,21 @@ def extents_from(logs: LogCatalog, reached: Offsets) -> dict[TopicPartition, Ext
         # In 0.7 a partition has one broker, and brokers that know ids of topics are of 2.8 or later.
         shorter = any(reached.get(at, 0) > log.latest and not log.topic_id for at, log in extents.items())
         if logs.unit.exact or not shorter or time.monotonic() >= until:
+            return extents
+        time.sleep(ASKED_EACH_S)
+
+
+def _extents_between(
+    logs: LogCatalog, request: ReadRequest, start: Offsets, end: Offsets
+) -> dict[TopicPartition, Extent]:
+    """Return the extents of logs to be read between two offsets. In 0.7 a broker that is away takes its logs with it:
+    what is to be read of them is waited for until the deadline of the request."""
+    until = time.monotonic() + request.deadline_s
+    while True:
+        extents = extents_from(logs, end)
+        away = any(start.get(partition, last) != last for partition, last in end.items() if partition not in extents)
+        waits = isinstance(logs, BrokerCatalog) and logs.names_brokers
+        if not (away and waits) or time.monotonic() >= until:
             return extents
         time.sleep(ASKED_EACH_S)
 
