@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from tests.spark.made import batch_reader, read_all, rows_of, write_log
 
-from odradek.errors import ConfigError, DeadlineError
+from odradek.errors import Closed, ConfigError, DeadlineError, OdradekError
 from odradek.ranges import process
 from odradek.ranges import reader as range_reader
 from odradek.ranges.request import ClusterConnection
@@ -76,3 +77,23 @@ def test_what_cannot_be_reached_is_given_up_in_time_and_what_is_wrong_at_once() 
         pass
     with pytest.raises(ConfigError), process.connected(ClusterConnection("kafka08://127.0.0.1"), 60):
         pass
+
+
+def test_an_error_in_one_thread_leaves_the_cluster_to_the_others(odradek_kafka07_broker: Start) -> None:
+    where = ClusterConnection(f"kafka07://3@{odradek_kafka07_broker(broker_id=3).address}")
+    seen = []
+
+    def fail() -> None:
+        with process.connected(where, 60) as (_, cluster):
+            seen.append(cluster)
+            raise OdradekError("of one flow")
+
+    with ThreadPoolExecutor(1) as pool, process.connected(where, 60) as (portal, cluster):
+        with pytest.raises(OdradekError, match="of one flow"):
+            pool.submit(fail).result()
+        assert seen == [cluster]
+        assert portal.call(cluster.partitions, "orders")
+    with pytest.raises(Closed):
+        portal.call(cluster.partitions, "orders")
+    with process.connected(where, 60) as (_, following):
+        assert following is not cluster, "opened again after the error"

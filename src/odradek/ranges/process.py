@@ -12,6 +12,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from random import random
 from threading import Lock, Thread
 from typing import TypeVar
@@ -34,12 +35,29 @@ log = logging.getLogger(__name__)
 PAUSES = Backoff(first_s=0.05, max_s=2.0)
 
 
+@dataclass(eq=False, slots=True)
+class _OpenCluster:
+    """A cluster, and how many blocks use it. After an error it is closed once none does: those of other threads go on,
+    such as the other flows of a pipeline."""
+
+    cluster: Cluster
+    block: AbstractContextManager[Cluster]
+    users: int = 0
+    error: OdradekError | None = None
+
+    def close(self) -> None:
+        if self.error is None:
+            self.block.__exit__(None, None, None)
+        else:
+            self.block.__exit__(type(self.error), self.error, self.error.__traceback__)
+
+
 class _Process:
-    """The connections and the event loop of one process. One thread uses them at a time, as in every Python worker."""
+    """The connections and the event loop of one process."""
 
     lock: Lock
     portal: BlockingPortal | None
-    clusters: dict[tuple[ClusterConnection, Tuning], tuple[Cluster, AbstractContextManager[Cluster]]]
+    clusters: dict[tuple[ClusterConnection, Tuning], _OpenCluster]
 
     def begin(self) -> None:
         """Begin without a loop and connections: a forked process does not get the threads of its parent."""
@@ -63,26 +81,31 @@ def connected(where: ClusterConnection, deadline_s: float) -> Iterator[tuple[Blo
     with _process.lock:
         portal = _process.portal = _process.portal or _start_loop()
         if key not in _process.clusters:
-            opened = portal.wrap_async_context_manager(_opened(where, tuning, deadline_s))
-            _process.clusters[key] = opened.__enter__(), opened
-        cluster, block = mine = _process.clusters[key]
+            block = portal.wrap_async_context_manager(_opened(where, tuning, deadline_s))
+            _process.clusters[key] = _OpenCluster(block.__enter__(), block)
+        mine = _process.clusters[key]
+        mine.users += 1
     try:
-        yield portal, cluster
+        yield portal, mine.cluster
     except OdradekError as error:
         with _process.lock:
-            is_mine = _process.clusters.get(key) is mine
-            if is_mine:
+            if _process.clusters.get(key) is mine:
                 del _process.clusters[key]
-        if is_mine:
-            block.__exit__(type(error), error, error.__traceback__)
+                mine.error = error
         raise
+    finally:
+        with _process.lock:
+            mine.users -= 1
+            is_left = mine.error is not None and not mine.users
+        if is_left:
+            mine.close()
 
 
 def disconnect() -> None:
     """Close everything that this process has open, as long as nothing uses it. Raises what closing raises."""
     with _process.lock:
         while _process.clusters:
-            _process.clusters.popitem()[1][1].__exit__(None, None, None)
+            _process.clusters.popitem()[1].close()
 
 
 @asynccontextmanager
