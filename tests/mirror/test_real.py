@@ -11,20 +11,22 @@ import pytest
 
 import odradek as od
 from odradek.client.options import Compression
-from odradek.mirror.clusters import open_clusters
+from odradek.core.admin import ConfigSource
+from odradek.mirror.clusters import Clusters, open_clusters
 from odradek.mirror.config import load
 from odradek.mirror.errors import RecordRefused
 from odradek.mirror.planning import MirrorRefused
-from odradek.mirror.run import plan, run
+from odradek.mirror.run import plan, run, run_open
+from odradek.mirror.sources import ClusterSource
 from odradek.mirror.status import status
 from odradek.mirror.verify import verify
-from odradek.testing import Kafka07Broker, KafkaBroker
+from odradek.testing import Kafka07Broker, KafkaBroker, MemoryCluster
 from odradek.types import Record
 
 from ..ended_transactions import transactions_ended
 from ..loops import ASYNCIO, on
 from ..topic_configs import alter_topic
-from .mirrors import copied
+from .mirrors import config_of, copied
 
 pytestmark = pytest.mark.anyio
 anyio_backend = on(ASYNCIO)
@@ -144,6 +146,25 @@ async def test_from_07_by_a_field(tmp_path: Path, kafka: KafkaBroker, name: str)
         numbers = [int((r.value or b"")[:-1].rpartition(b" ")[2]) for r in records if r.key == key]
         for half in range(2):
             assert (part := [n for n in numbers if n % 2 == half]) == sorted(part)
+
+
+async def test_remote_storage_of_the_source_is_not_asked_of_the_target(
+    kafka: KafkaBroker, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs = {"remote.storage.enable": "true", "local.retention.ms": "1000", "retention.ms": "3600000"}
+
+    async def topic_configs(self: ClusterSource, topic: str) -> dict[str, str]:
+        return configs
+
+    monkeypatch.setattr(ClusterSource, "topic_configs", topic_configs)
+    source = MemoryCluster({name: 1})
+    source.append(name, [b"value"])
+    async with source.connect() as old, od.connect(f"kafka://{kafka.bootstrap}") as new:
+        clusters = Clusters(ClusterSource(old, "kafka://source"), new)
+        assert copied(await run_open(config_of(name, name=name), clusters)) == 1
+        stored = (await new.admin.describe_topic_configs(name)).check()[name]
+        own = {entry.name: entry.value for entry in stored.values() if entry.source is ConfigSource.TOPIC}
+        assert own == {"retention.ms": "3600000"}
 
 
 @pytest.mark.releases("4.3.1")

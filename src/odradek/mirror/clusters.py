@@ -207,7 +207,13 @@ async def read_progress(
 
 # ---- making topics -------------------------------------------------------------------------------------------
 
-_NOT_COPIED = ("leader.replication.", "follower.replication.", "message.format.version")
+_NOT_COPIED = (
+    "leader.replication.",
+    "follower.replication.",
+    "message.format.version",
+    "remote.",
+    "local.retention.",
+)
 """Beginnings of configurations of topics that belong to one cluster."""
 
 
