@@ -122,7 +122,7 @@ def end_of_micro_batch(
         size, share = waiting.get(partition, 0), shares.get(partition, 0)
         if share >= size:
             ends[partition] = last
-        elif not share:  # a log that is shorter than the start begins anew now: it may be longer by its turn
+        elif not share:  # a log that ends before the start is read from its beginning: later it may be longer
             ends[partition] = min(start[partition], Position(last - size))
         else:
             floor, at, known = last - size, last - size + share, logs[partition].boundaries
