@@ -227,6 +227,27 @@ def test_of_several_errors_the_one_that_asks_for_most_counts() -> None:
     assert isinstance(driver.txn.error, BrokerError) and driver.txn.error.code == 29
 
 
+def test_partitions_that_were_not_added_because_of_another_one_wait_with_it() -> None:
+    """A coordinator that has not heard of a new topic yet adds none of the partitions of the request."""
+    driver = Driver().opened()
+    driver.txn.add_partition(A)
+    driver.txn.add_partition(B)
+    driver.expect(AddPartitionsToTxnRequest, partitions((0, 55), (1, 3)))
+    assert driver.state() is S.OPEN
+    driver.now = 1
+    driver.expect(AddPartitionsToTxnRequest, partitions((0, 0), (1, 0)))
+    assert driver.txn.may_send(A) and driver.txn.may_send(B)
+
+
+def test_the_error_of_a_partition_counts_not_that_others_were_not_added_because_of_it() -> None:
+    driver = Driver().opened()
+    driver.txn.add_partition(A)
+    driver.txn.add_partition(B)
+    driver.expect(AddPartitionsToTxnRequest, partitions((0, 55), (1, 29)))
+    assert driver.state() is S.FAILED
+    assert isinstance(driver.txn.error, BrokerError) and driver.txn.error.code == 29
+
+
 @pytest.mark.parametrize("code", [22, 25, 82, 113, 30, 120])
 def test_an_error_that_aborting_gets_over(code: int) -> None:
     driver = Driver().opened()

@@ -134,4 +134,10 @@ def worse_error(a: int, b: int) -> int:
     """Return the error with the more severe reaction; 0 is no error."""
     if not a or not b:
         return a or b
-    return max(a, b, key=lambda code: _SEVERITY.index(reaction_to(code)))
+    return max(a, b, key=_severity)
+
+
+def _severity(code: int) -> int:
+    # Where one partition cannot be added, coordinators add none, and answer so for the others. What to do about it, the
+    # error of that one says: it may pass, as that of a topic which the coordinator has not heard of yet.
+    return -1 if code == ErrorCode.OPERATION_NOT_ATTEMPTED else _SEVERITY.index(reaction_to(code))
