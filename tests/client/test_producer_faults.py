@@ -354,6 +354,16 @@ async def test_without_confirm_what_is_handed_over_is_written(cluster: MemoryClu
     assert [request.acks for request in cluster.requests("produce")] == [0]
 
 
+async def test_without_confirm_a_closed_connection_is_a_reason_to_look_for_the_leader(cluster: MemoryCluster) -> None:
+    """A broker has no other way to say that it does not lead the partition of a produce that it does not answer."""
+    async with producing(cluster, acks=0) as out:
+        await out.send("t", b"1", partition=P0)
+        cluster.move_leader(P0, 2)
+        cluster.cut(1)
+        await out.send("t", b"2", partition=P0)
+    assert stored(cluster, P0) == [b"1", b"2"]
+
+
 # ---- routing --------------------------------------------------------------------------------------------------
 
 

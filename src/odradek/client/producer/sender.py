@@ -5,7 +5,8 @@ and hands it to the connection in that very step; a result is applied in the ste
 the time (latency, back-off), and threads compress what is large.
 
 After a lost connection the back-off is that of the connection (`BrokerClient.available_at`); until it is over, batches
-stay in the accumulator, where more records may join them. After an answer that says "later" it is counted here.
+stay in the accumulator, where more records may join them. After an answer that says "later" it is counted here, and so
+it is with `acks=0`, where a broker only closes the connection on what it refuses (see `Sender._may_be_refused`).
 """
 
 from __future__ import annotations
@@ -103,6 +104,7 @@ class Sender:
         self._encoding: deque[BrokerProduceRequest] = deque()
         self._outstanding = 0
         self._connection: tuple[BrokerClient, int] | None = None  # what the outstanding requests were sent over
+        self._unanswered: tuple[BrokerClient, int] | None = None  # the same of those that were sent without an answer
         self._retry_at = -inf  # nothing is sent before
         self.requests = self.retries = 0
 
@@ -136,6 +138,11 @@ class Sender:
                     at = self._next_wake_up()
                     break
                 client = self._driver.broker(broker, purpose="produce")
+                if self._unanswered is not None and self._may_be_refused(client):
+                    self._retry_at = now + self._options.backoff.delay(0, random())
+                    self._host.apply(Effects(refresh_metadata=True))
+                    at = self._next_wake_up()
+                    break
                 if now < client.available_at or (request := queue.next_request(now)) is None:
                     at = self._next_wake_up()
                     break
@@ -187,6 +194,18 @@ class Sender:
             return False
         client, incarnation = self._connection
         return client.incarnation != incarnation or client.broker != broker
+
+    def _may_be_refused(self, client: BrokerClient) -> bool:
+        """Return True, once, if the connection was lost over which the latest request without an answer was sent.
+
+        With `acks=0` a broker that refuses a batch, mostly because it no longer leads the partition, can say so only by
+        closing the connection. What follows would be lost as well, until the routing table is read again.
+        """
+        sent_over = self._unanswered
+        if sent_over == (client, client.incarnation):
+            return False
+        self._unanswered = None
+        return True
 
     # ---- encoding ------------------------------------------------------------------------------------------
 
@@ -303,7 +322,9 @@ class Sender:
         try:
             try:
                 results = request.pending.result()
+                self._unanswered = None if self._options.acks else self._connection
             except OdradekError as error:
+                self._unanswered = None
                 self._host.apply(self._accumulator.retry(request, error, answered=_answered(request.probe)))
                 self._requeue_unsent()
                 self.wake()  # soon, and not now: requests that failed with it have yet to be called back
