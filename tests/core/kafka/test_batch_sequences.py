@@ -126,6 +126,20 @@ def test_nothing_is_sent_before_the_producer_has_an_identity() -> None:
     assert sent(bench.send()) == [("a", 0, 0)]
 
 
+def test_a_producer_that_may_not_be_idempotent_has_one_batch_of_a_partition_in_flight() -> None:
+    """A broker that refuses one batch accepts the next: nothing would bring them into their order."""
+    bench = Bench(ready=False)
+    bench.sequences.disable()
+    bench.put("a", "b")
+    (first,) = bench.send()
+    bench.answer(first, ErrorCode.NOT_ENOUGH_REPLICAS)
+    for _ in range(2):
+        (request,) = bench.send()
+        assert request.batches[0].stamp is None
+        bench.answer(request)
+    assert bench.outcomes() == ["a: written", "b: written"]
+
+
 def test_no_more_than_five_batches_of_a_partition_are_in_flight() -> None:
     bench = Bench(in_flight=100)
     bench.put(*"abcdefg")

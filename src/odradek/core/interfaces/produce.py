@@ -184,7 +184,7 @@ class ProducerSequences(Protocol):
     """
 
     max_in_flight: int
-    """The most batches of one partition that brokers remember."""
+    """The most batches of one partition that brokers remember; 1 for a producer that does without numbers."""
 
     @property
     def ready(self) -> bool:

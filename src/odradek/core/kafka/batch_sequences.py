@@ -44,8 +44,9 @@ class BatchSequences:
         return self.producer.identity is not None or not self._enabled
 
     def disable(self) -> None:
-        """Do without stamps from now on."""
-        self._enabled = False
+        """Do without stamps from now on, and so with one batch of a partition in flight: a broker that refuses one may
+        accept the next."""
+        self._enabled, self.max_in_flight = False, 1
 
     def set_identity(self, producer_id: int, epoch: int) -> None:
         """Apply an identity from the cluster."""
