@@ -208,6 +208,29 @@ def test_an_addition_without_an_answer_is_repeated_before_the_transaction_ends()
     assert driver.state() is TransactionalProducerState.READY
 
 
+def test_an_addition_with_an_answer_that_leaves_it_open_is_repeated_before_the_transaction_ends() -> None:
+    """A coordinator whose log has not enough replicas in sync answers so, and may have the transaction later."""
+    driver = Driver().opened()
+    driver.txn.add_partition(A)
+    driver.expect(AddPartitionsToTxnRequest, partitions((0, 15)))
+    driver.txn.abort()
+    driver.now = 1
+    driver.expect(FindCoordinatorRequest, FindCoordinatorResponse(node_id=7))
+    driver.expect(AddPartitionsToTxnRequest, partitions((0, 0)))
+    assert not driver.expect(EndTxnRequest, EndTxnResponse()).committed
+
+
+@pytest.mark.parametrize("code", [3, 14, 51])
+def test_a_transaction_whose_only_addition_was_refused_ends_without_a_request(code: int) -> None:
+    """The partition of a topic that was deleted would be refused for ever."""
+    driver = Driver().opened()
+    driver.txn.add_partition(A)
+    driver.expect(AddPartitionsToTxnRequest, partitions((0, code)))
+    driver.txn.abort()
+    driver.now = 1
+    assert driver.idle() and driver.state() is S.READY
+
+
 def test_concurrent_transactions_are_tried_again_soon() -> None:
     driver = Driver().opened()
     driver.txn.add_partition(A)
@@ -234,9 +257,24 @@ def test_partitions_that_were_not_added_because_of_another_one_wait_with_it() ->
     driver.txn.add_partition(B)
     driver.expect(AddPartitionsToTxnRequest, partitions((0, 55), (1, 3)))
     assert driver.state() is S.OPEN
+    driver.txn.add_partition(B)
     driver.now = 1
-    driver.expect(AddPartitionsToTxnRequest, partitions((0, 0), (1, 0)))
+    request = driver.expect(AddPartitionsToTxnRequest, partitions((0, 0), (1, 0)))
+    assert request.v3_and_below_topics[0].partitions == (0, 1)
     assert driver.txn.may_send(A) and driver.txn.may_send(B)
+
+
+def test_a_partition_that_does_not_exist_keeps_no_other_one_waiting() -> None:
+    """Its records may have gone to other partitions of their topic, or have failed."""
+    driver = Driver().opened()
+    driver.txn.add_partition(A)
+    driver.txn.add_partition(B)
+    driver.expect(AddPartitionsToTxnRequest, partitions((0, 55), (1, 3)))
+    driver.now = 1
+    request = driver.expect(AddPartitionsToTxnRequest, partitions((0, 0)))
+    assert request.v3_and_below_topics[0].partitions == (0,)
+    driver.txn.commit()
+    assert driver.expect(EndTxnRequest, EndTxnResponse()).committed
 
 
 def test_the_error_of_a_partition_counts_not_that_others_were_not_added_because_of_it() -> None:

@@ -252,6 +252,18 @@ def expected_end(api: type, code: int) -> tuple[str, list[bool]]:
     return "aborted", [] if api is AddPartitionsToTxnRequest else [False]
 
 
+async def test_a_partition_that_the_coordinator_does_not_know_is_a_reason_to_read_the_metadata(
+    bench: Bench, coordinator: Coordinator, driver: KafkaDriver
+) -> None:
+    """No leader is asked before the partition is part of the transaction, so that none says that the topic is gone."""
+    coordinator.api, coordinator.errors = AddPartitionsToTxnRequest, iter([ErrorCode.UNKNOWN_TOPIC_OR_PARTITION])
+    with anyio.fail_after(30):
+        await bench.transactions.initialize()
+        before = driver.metadata.read_at
+        assert await bench.transaction() == "committed"
+    assert driver.metadata.read_at > before
+
+
 async def test_a_lost_answer_to_a_commit_is_asked_for_again(bench: Bench, coordinator: Coordinator) -> None:
     coordinator.api, coordinator.errors = EndTxnRequest, iter([ConnectionAbortedError])
     with anyio.fail_after(30):

@@ -58,7 +58,7 @@ class Contents:
         group: The group of the offsets.
         group_added: True once the coordinator has added the group.
         started: True once the coordinator has the transaction, so that it must be ended there.
-        unanswered: The last request that adds partitions or a group, until its outcome is known.
+        in_doubt: The last request to add partitions or a group that may be applied although there was no such answer.
     """
 
     wanted: dict[TopicPartition, None] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Contents:
     group: GroupMetadata | None = None
     group_added: bool = False
     started: bool = False
-    unanswered: AddPartitionsToTxnRequest | AddOffsetsToTxnRequest | None = None
+    in_doubt: AddPartitionsToTxnRequest | AddOffsetsToTxnRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)

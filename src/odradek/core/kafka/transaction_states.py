@@ -13,7 +13,7 @@ __all__ = [
     "TransactionEvent",
     "TransactionReaction",
     "TransactionalProducerState",
-    "may_have_committed",
+    "may_be_applied",
     "reaction_to",
     "worse_error",
 ]
@@ -108,14 +108,14 @@ _REACTIONS: Mapping[int, TransactionReaction] = {
     ErrorCode.PRODUCER_FENCED: TransactionReaction.FENCED,
 }
 _SEVERITY = list(TransactionReaction)
-_COMMIT_IN_DOUBT = {
+_IN_DOUBT = {
     ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.NETWORK_EXCEPTION,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
 }
-"""A coordinator returns these also if its log has the commit, but not yet on enough replicas."""
+"""A coordinator returns these also if its log has what was asked for, but not yet on enough replicas."""
 
 
 def reaction_to(code: int) -> TransactionReaction:
@@ -125,9 +125,9 @@ def reaction_to(code: int) -> TransactionReaction:
     return _REACTIONS.get(code, default)
 
 
-def may_have_committed(code: int) -> bool:
-    """Return True if a commit that EndTxn answers with this error may be carried out nevertheless."""
-    return code in _COMMIT_IN_DOUBT or (code != 0 and not ErrorCode(code).since)
+def may_be_applied(code: int) -> bool:
+    """Return True if a request that the coordinator answers with this error may be applied nevertheless."""
+    return code in _IN_DOUBT or (code != 0 and not ErrorCode(code).since)
 
 
 def worse_error(a: int, b: int) -> int:

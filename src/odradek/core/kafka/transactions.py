@@ -22,6 +22,7 @@ from odradek.core.kafka.transaction_states import (
     TransactionalProducerState,
     TransactionEvent,
     TransactionReaction,
+    may_be_applied,
     reaction_to,
     worse_error,
 )
@@ -197,8 +198,6 @@ class Transactions:
         code = self._read(sent, response)
         if code:
             self._react(sent, code, now, backoff_s)
-        elif sent.request is self._contents.unanswered:
-            self._contents.unanswered = None
 
     def connection_lost(self, now: float, backoff_s: float = 0.1) -> None:
         """Handle the loss of the request in flight: the coordinator may have moved."""
@@ -213,7 +212,7 @@ class Transactions:
             case _S.INITIALIZING:
                 return Destination.TRANSACTION_COORDINATOR, self._init_producer_id()
             case _S.ABORTING:
-                return self._unanswered() or self._end(committed=False)
+                return self._addition_in_doubt() or self._end(committed=False)
             case _S.OPEN | _S.COMMITTING:
                 return self._additions() or (self._end(committed=True) if self.state is _S.COMMITTING else None)
         return None
@@ -230,13 +229,13 @@ class Transactions:
             return Destination.GROUP_COORDINATOR, request
         return None
 
-    def _unanswered(self) -> tuple[Destination, Request[Any]] | None:
-        """Return the addition whose response was lost, if nothing else proves that the coordinator has the transaction.
+    def _addition_in_doubt(self) -> tuple[Destination, Request[Any]] | None:
+        """Return the addition that may be applied, if nothing else proves that the coordinator has the transaction.
 
         Without EndTxn a transaction that the coordinator has would stay open until it times out, which fences the
         producer. EndTxn for one that it does not have is an error. Repeating the addition decides between the two.
         """
-        request = self._contents.unanswered
+        request = self._contents.in_doubt
         return None if request is None or self._contents.started else (Destination.TRANSACTION_COORDINATOR, request)
 
     def _addressed(self, destination: Destination, request: Request[Any]) -> Outgoing:
@@ -245,8 +244,6 @@ class Transactions:
         node_id = self._coordinators.get((key, key_type))
         if node_id is None:
             return Outgoing(FindCoordinatorRequest(key=key, key_type=key_type), Destination.ANY)
-        if isinstance(request, AddPartitionsToTxnRequest | AddOffsetsToTxnRequest):
-            self._contents.unanswered = request
         return Outgoing(request, destination, node_id, self.v2)
 
     def _coordinator_key(self, destination: Destination) -> tuple[str, int]:
@@ -313,7 +310,8 @@ class Transactions:
         return response.error_code
 
     def _read_partitions(self, response: AddPartitionsToTxnResponse) -> int:
-        """Apply the result of each partition. Partitions with a passing error are requested again."""
+        """Apply the result of each partition. Partitions with a passing error are requested again; those that do not
+        exist only if there are still records for them (`add_partition`)."""
         worst = 0
         for topic in response.results_by_topic_v3_and_below:
             for result in topic.results_by_partition:
@@ -322,6 +320,8 @@ class Transactions:
                     self._contents.added.add(partition)
                     self._contents.wanted.pop(partition, None)
                     self._contents.started = True
+                elif result.partition_error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    self._contents.wanted.pop(partition, None)
                 worst = worse_error(worst, result.partition_error_code)
         return worst
 
@@ -336,6 +336,8 @@ class Transactions:
 
     def _react(self, sent: Outgoing, code: int, now: float, backoff_s: float) -> None:
         error = broker_error(code, f"{sent.request.SPEC.name} of {self.transactional_id}")
+        if isinstance(sent.request, AddPartitionsToTxnRequest | AddOffsetsToTxnRequest) and may_be_applied(code):
+            self._contents.in_doubt = sent.request
         match reaction_to(code):
             case TransactionReaction.RETRY:
                 self._in_flight.back_off(now, backoff_s)
@@ -357,8 +359,8 @@ class Transactions:
                 self.fatal(error)
 
     def _refused(self, sent: Outgoing, error: OdradekError, *, new_epoch: bool) -> None:
-        if sent.request is self._contents.unanswered:
-            self._contents.unanswered = None
+        if sent.request is self._contents.in_doubt:
+            self._contents.in_doubt = None
         self._fail(error, new_epoch=new_epoch)
         if self.state is _S.ABORTING and isinstance(sent.request, EndTxnRequest):
             self._ended()  # the coordinator no longer has the transaction

@@ -12,6 +12,7 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from random import random
 
 import anyio
@@ -21,7 +22,7 @@ from odradek.core.interfaces import Membership, PartitionBatch
 from odradek.core.kafka.batch_sequences import BatchSequences
 from odradek.core.kafka.producer_state import IdempotentProducer
 from odradek.core.kafka.transaction_requests import GroupMetadata
-from odradek.core.kafka.transaction_states import TransactionalProducerState, may_have_committed
+from odradek.core.kafka.transaction_states import TransactionalProducerState, may_be_applied
 from odradek.core.kafka.transactions import Outgoing, Transactions
 from odradek.errors import BrokerError, CommitOutcomeUnknown, NotWritten, OdradekError, UsageError
 from odradek.io.kafka.connection import VersionLimits
@@ -30,8 +31,9 @@ from odradek.io.kafka.membership import KafkaMembership
 from odradek.io.kafka.offsets import CoordinatorAccess
 from odradek.io.notifier import Notifier
 from odradek.types import Broker, Position, TopicPartition
+from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
-from odradek.wire.kafka.messages.transactions import EndTxnRequest
+from odradek.wire.kafka.messages.transactions import AddPartitionsToTxnResponse, EndTxnRequest
 from odradek.wire.kafka.schema import Response
 
 __all__ = ["CoordinatedTransactions", "KafkaTransactions"]
@@ -229,7 +231,7 @@ class CoordinatedTransactions(BatchSequences, ABC):
                 self._machine.fatal(error)
             return
         code = getattr(response, "error_code", 0)
-        self._commit_in_doubt |= _commits(outgoing) and may_have_committed(code)
+        self._commit_in_doubt |= _commits(outgoing) and may_be_applied(code)
         self._failures = self._failures + 1 if code else 0
         self._problem = self._problem if code else None
         self._machine.receive(response, anyio.current_time(), delay)
@@ -302,6 +304,11 @@ class KafkaTransactions(CoordinatedTransactions):
         response: Response = await connection.submit(
             request, limits=VersionLimits(transactions_v2=outgoing.transactions_v2)
         )
+        if isinstance(response, AddPartitionsToTxnResponse) and _names_unknown(response):
+            # Deleted, probably, which the producer's routing table does not say yet: its records wait for an answer
+            # that adds the partition, and no leader gets a chance to say so.
+            with suppress(OdradekError):
+                await self._access.metadata.refresh()
         return response
 
     async def _find(self, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
@@ -316,6 +323,12 @@ class KafkaTransactions(CoordinatedTransactions):
             return FindCoordinatorResponse(error_code=error.code)
         self._brokers[broker.id] = broker
         return FindCoordinatorResponse(node_id=broker.id, host=broker.host, port=broker.port)
+
+
+def _names_unknown(response: AddPartitionsToTxnResponse) -> bool:
+    """Return True if the coordinator does not know a partition."""
+    results = (result for topic in response.results_by_topic_v3_and_below for result in topic.results_by_partition)
+    return any(result.partition_error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for result in results)
 
 
 def _commits(outgoing: Outgoing) -> bool:
