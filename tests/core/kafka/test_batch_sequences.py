@@ -371,12 +371,42 @@ def test_a_batch_in_doubt_that_the_broker_does_not_recognise_ends_with_the_cause
     assert sent(bench.send()) == [("b", 1, 0)]
 
 
+def routing(version: int, *leaders: int) -> RoutingSnapshot:
+    """A table of the topic t whose partitions have these leaders: broker 1, or -1 for none."""
+    partitions = {number: Partition(leader) for number, leader in enumerate(leaders)}
+    topic = Topic("t", partitions=partitions)
+    return RoutingSnapshot(version, KafkaRoutingTable({1: BrokerEndpoint(1, "b", 9092)}, {"t": topic}))
+
+
+def test_a_batch_that_was_sent_goes_before_older_ones_that_come_from_partitions_which_are_no_more() -> None:
+    """A topic was deleted, and made again with fewer partitions. The number of that batch is the first of its
+    partition, so that nothing can be written there before it."""
+    sequences = Sequences(IdempotentProducer())
+    sequences.producer.identify(7, 0)
+    limits = AccumulatorLimits(10_000, 1000, 1000, 5, 0.0, 30.0)
+
+    def by_key(topic: str, key: bytes | None, partitions: int) -> int:
+        return int(key or b"") % partitions
+
+    acc = Accumulator(limits, by_key, lambda _: 0, Bench.size, routing(1, 1, 1), AnsweringBrokerPolicy(), sequences)
+    topic = acc.topic("t", "none")
+    acc.learned(topic)
+    for key in (b"1", b"0"):
+        acc.append(topic, 11, ProducerRecord(b"for " + key, key), None, None, 0.0)
+    request = acc.broker_queue(1).next_request(1.0)
+    assert request is not None and len(request.batches) == 2
+    error = ErrorCode.UNKNOWN_TOPIC_ID
+    acc.complete(request, [PartitionResult(batch.partition, broker_error(error, "")) for batch in request.batches])
+    acc.route(routing(2, 1))
+    for value in ("for 0", "for 1"):
+        request = acc.broker_queue(1).next_request(2.0)
+        assert request is not None and [texts(batch) for batch in request.batches] == [value]
+        acc.complete(request, [PartitionResult(TopicPartition("t", 0), None, Position(0))])
+    assert not acc.live
+
+
 def test_records_without_a_preference_go_to_partitions_with_a_leader() -> None:
-    leaders = {0: -1, 1: 1, 2: -1}
-    partitions = {number: Partition(leader) for number, leader in leaders.items()}
-    table = RoutingSnapshot(
-        1, KafkaRoutingTable({1: BrokerEndpoint(1, "b", 9092)}, {"t": Topic("t", partitions=partitions)})
-    )
+    table = routing(1, -1, 1, -1)
     limits = AccumulatorLimits(10_000, 11, 1000, 5, 0.0, 30.0)
     acc = Accumulator(limits, Murmur2(), lambda count: count - 1, Bench.size, table, AnsweringBrokerPolicy())
     topic = acc.topic("t", "none")

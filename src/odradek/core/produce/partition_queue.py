@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from odradek.core.produce.batch import ProduceBatch
@@ -18,11 +17,14 @@ __all__ = ["PartitionQueue", "TopicQueues"]
 MIN_LEARNED_BATCH_BYTES = 16 << 10
 """A topic may have had a limit far too low for a moment: batches do not stay that small."""
 
-_by_age = attrgetter("sequence")
+def _order(batch: ProduceBatch) -> tuple[bool, int]:
+    # A batch gets its number in the partition when it is first sent. None that gets one later can be written before it,
+    # also not an older one, whose records were for a partition that there is no more.
+    return batch.stamp is None, batch.sequence
 
 
 class PartitionQueue:
-    """The batches of one partition, oldest first.
+    """The batches of one partition, oldest first; those that come from other partitions, behind those with a stamp.
 
     Attributes:
         partition: Its number is -1 for the records of a topic without known partitions, which are unassigned.
@@ -68,11 +70,11 @@ class PartitionQueue:
             self.broker_queue.offer(self)
 
     def merge(self, batches: list[ProduceBatch]) -> None:
-        """Queue batches by age. The open batch is closed: it must not keep growing ahead of a newer one."""
+        """Queue batches in their order. The open batch is closed: it must not keep growing ahead of a newer one."""
         if batches:
             for batch in batches:
                 batch.queue_again()
-            self.batches = deque(sorted([*batches, *self.batches], key=_by_age))
+            self.batches = deque(sorted([*batches, *self.batches], key=_order))
             self.open = None
         self.offer()
 
