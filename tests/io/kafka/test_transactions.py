@@ -264,6 +264,29 @@ async def test_a_partition_that_the_coordinator_does_not_know_is_a_reason_to_rea
     assert driver.metadata.read_at > before
 
 
+@pytest.mark.parametrize(
+    "api", [InitProducerIdRequest, AddPartitionsToTxnRequest, TxnOffsetCommitRequest, EndTxnRequest]
+)
+async def test_what_has_to_be_tried_again_is_a_problem_and_waits_longer_each_time(
+    bench: Bench, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch, api: type
+) -> None:
+    transactions, waits = bench.transactions, []
+
+    class Waits(Backoff):
+        def delay(self, attempt: int, jitter: float) -> float:
+            waits.append((attempt, None if transactions.problem is None else transactions.problem.message()))
+            return 0.0
+
+    monkeypatch.setattr(transactions, "_backoff", Waits())
+    coordinator.api, coordinator.errors = api, iter([ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 3)
+    with anyio.fail_after(30):
+        await transactions.initialize()
+        assert await bench.transaction() == "committed"
+    assert transactions.problem is None
+    assert [attempt for attempt, problem in waits if problem is not None] == [1, 2, 3]
+    assert all("COORDINATOR_LOAD_IN_PROGRESS" in problem for attempt, problem in waits if problem is not None)
+
+
 async def test_a_lost_answer_to_a_commit_is_asked_for_again(bench: Bench, coordinator: Coordinator) -> None:
     coordinator.api, coordinator.errors = EndTxnRequest, iter([ConnectionAbortedError])
     with anyio.fail_after(30):

@@ -47,6 +47,7 @@ __all__ = ["Destination", "Outgoing", "TransactionalProducerState", "Transaction
 
 RETRY_SOON_S = 0.02  # after CONCURRENT_TRANSACTIONS: the marker of the last transaction is still being written
 
+_PASSING = (TransactionReaction.RETRY, TransactionReaction.RETRY_SOON, TransactionReaction.FIND_COORDINATOR)
 _S, _E = TransactionalProducerState, TransactionEvent
 
 
@@ -85,6 +86,7 @@ class Transactions:
 
     Attributes:
         committed: The last transaction is committed for certain.
+        passing: Why the last request is sent again, if its response says so.
     """
 
     def __init__(self, transactional_id: str, timeout_ms: int, *, has_epoch_bump: bool = True) -> None:
@@ -93,6 +95,7 @@ class Transactions:
         self.state = TRANSACTION.start
         self.identity: ProducerIdentity | None = None
         self.error: OdradekError | None = None
+        self.passing: OdradekError | None = None
         self.v2 = False
         self.committed = False
         self._coordinators: dict[tuple[str, int], int] = {}
@@ -192,7 +195,7 @@ class Transactions:
             now: The time (s).
             backoff_s: Back-off if the error is a passing one (s); the caller adds its jitter.
         """
-        sent = self._in_flight.complete(self)
+        sent, self.passing = self._in_flight.complete(self), None
         if self.state is _S.FATAL:
             return
         code = self._read(sent, response)
@@ -338,7 +341,9 @@ class Transactions:
         error = broker_error(code, f"{sent.request.SPEC.name} of {self.transactional_id}")
         if isinstance(sent.request, AddPartitionsToTxnRequest | AddOffsetsToTxnRequest) and may_be_applied(code):
             self._contents.in_doubt = sent.request
-        match reaction_to(code):
+        reaction = reaction_to(code)
+        self.passing = error if reaction in _PASSING else None
+        match reaction:
             case TransactionReaction.RETRY:
                 self._in_flight.back_off(now, backoff_s)
             case TransactionReaction.RETRY_SOON:
@@ -349,9 +354,7 @@ class Transactions:
                 self._in_flight.back_off(now, backoff_s)
             # While the producer registers (InitProducerId) there is no transaction that could be aborted, and no epoch
             # that could be raised: then the same codes are final.
-            case (TransactionReaction.ABORT | TransactionReaction.NEW_EPOCH) as reaction if (
-                self.state is not _S.INITIALIZING
-            ):
+            case TransactionReaction.ABORT | TransactionReaction.NEW_EPOCH if self.state is not _S.INITIALIZING:
                 self._refused(sent, error, new_epoch=reaction is TransactionReaction.NEW_EPOCH)
             case TransactionReaction.FENCED:
                 self.fatal(Fenced(f"transactional id {self.transactional_id}", str(error)))

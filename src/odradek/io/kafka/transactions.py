@@ -232,9 +232,9 @@ class CoordinatedTransactions(BatchSequences, ABC):
             return
         code = getattr(response, "error_code", 0)
         self._commit_in_doubt |= _commits(outgoing) and may_be_applied(code)
-        self._failures = self._failures + 1 if code else 0
-        self._problem = self._problem if code else None
         self._machine.receive(response, anyio.current_time(), delay)
+        self._problem = self._machine.passing
+        self._failures = 0 if self._problem is None else self._failures + 1
 
     @abstractmethod
     async def _request(self, outgoing: Outgoing) -> Response:
