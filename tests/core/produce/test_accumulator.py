@@ -1145,6 +1145,16 @@ def test_a_batch_that_followed_its_partition_to_another_broker_is_not_used_again
     assert not reused(bench, batch)
 
 
+def test_a_batch_that_was_taken_back_is_not_used_again() -> None:
+    """A thread may still be encoding it for the request that was not sent, and would encode other records."""
+    bench = Bench()
+    bench.put("a")
+    bench.requeue(bench.next())
+    (batch,) = bench.confirm(bench.next())
+    assert batch.attempts == 1
+    assert not reused(bench, batch)
+
+
 def test_a_batch_that_was_sent_twice_is_not_used_again() -> None:
     bench = Bench()
     bench.put("a")

@@ -118,6 +118,7 @@ class ProduceBatch(PartitionBatch):
         state: See `BatchState`.
         waiting_queue: Queue of its broker in which it waits to be sent, if it is the next of its partition.
         in_former_queue: It has been withdrawn from such a queue, which may still have it, or waits in two of them.
+        taken_back: It was taken out of a request that was not sent, for which a thread may still be encoding it.
         request: The request it is in flight with, also after it was finished meanwhile.
         attempts: How often it was sent.
         overdue: Reason why the outcome of the request it is in flight with is final: its time ran out, or it was given
@@ -139,6 +140,7 @@ class ProduceBatch(PartitionBatch):
         "result",
         "sequence",
         "state",
+        "taken_back",
         "waiter_runs",
         "waiting_queue",
     )
@@ -151,7 +153,7 @@ class ProduceBatch(PartitionBatch):
         self.attempts = self.isolate_with = self.refusals = self.size = 0
         self.encoded = self.stamp = self.encoded_stamp = None
         self.state = BatchState.QUEUED
-        self.in_former_queue = self.may_be_written = False
+        self.in_former_queue = self.may_be_written = self.taken_back = False
         self.overdue = ""
         self.error: DeliveryError | None = None
         self.last_error: OdradekError | None = None
@@ -206,6 +208,7 @@ class ProduceBatch(PartitionBatch):
     def forget_attempt(self) -> None:
         """Count the last attempt as none: it was not sent."""
         self.attempts -= 1
+        self.taken_back = True
 
     def note_failure(self, error: OdradekError) -> None:
         """Note how an attempt failed. A batch that may be written remains so, whatever becomes of later attempts."""

@@ -67,14 +67,14 @@ class LiveBatches(BufferBase):
 
         With keys over many partitions a batch has a few records. The garbage collector visits every new object several
         times, which costs half of what a batch does; those it knows already cost it nothing. Only batches to which
-        nothing can refer any more are used again: those that were written at the first attempt, in time, and that no
-        queue of a broker may still have (`in_former_queue`)."""
+        nothing can refer any more are used again: those that were written at the first attempt, in time, and that
+        neither a queue of a broker may still have (`in_former_queue`) nor a thread (`taken_back`)."""
         reusable = self.reusable
         for batch in batches:
             if (
                 batch.attempts == 1
                 and batch.error is None
-                and not (batch.in_former_queue or batch.overdue or batch.waiter_runs)
+                and not (batch.in_former_queue or batch.taken_back or batch.overdue or batch.waiter_runs)
                 and type(batch.records) is list
             ):
                 batch.records.clear()
