@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from odradek.core.interfaces import AnsweringBrokerPolicy, PartitionResult, ProducerRecord
+from odradek.core.interfaces.produce import SEQUENCES
 from odradek.core.kafka.batch_sequences import BatchSequences
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.partitioners import Murmur2
@@ -15,6 +16,7 @@ from odradek.core.kafka.routing_snapshot import RoutingSnapshot
 from odradek.core.kafka07.routing import BrokersChanged, Kafka07RoutingTable, TopicChanged
 from odradek.core.produce.accumulator import Accumulator
 from odradek.core.produce.batch import AccumulatorLimits, BrokerProduceRequest, Effects, ProduceBatch
+from odradek.core.produce.batch_states import BATCH, BatchEvent
 from odradek.core.produce.partitioners import KeyHash
 from odradek.errors import (
     ConnectionLost,
@@ -403,6 +405,21 @@ def test_a_batch_that_was_sent_goes_before_older_ones_that_come_from_partitions_
         assert request is not None and [texts(batch) for batch in request.batches] == [value]
         acc.complete(request, [PartitionResult(TopicPartition("t", 0), None, Position(0))])
     assert not acc.live
+
+
+def test_batches_with_a_stamp_go_in_the_order_of_their_numbers_whatever_their_age() -> None:
+    """An older batch that came from another partition has got its number behind one that was there before."""
+    bench = Bench()
+    queue = bench.topic.queues[WHERE]
+    batches = [ProduceBatch(queue, age, 0.0, False) for age in range(5)]
+    for batch, sequence in zip(batches, (2, None, SEQUENCES - 1, None, 0), strict=True):
+        if sequence is not None:
+            batch.stamp = Stamp(WHERE, ProducerIdentity(7, 0), sequence, 1)
+    for event in (BatchEvent.SEND, BatchEvent.ANSWER, BatchEvent.RETURN):
+        for batch in batches:
+            batch.state = BATCH.after(batch.state, event)
+    queue.merge(batches)
+    assert [batch.sequence for batch in queue.batches] == [2, 4, 0, 1, 3]
 
 
 def test_records_without_a_preference_go_to_partitions_with_a_leader() -> None:

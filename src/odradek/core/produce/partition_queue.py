@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from odradek.core.interfaces.produce import SEQUENCES
 from odradek.core.produce.batch import ProduceBatch
 from odradek.types import TopicPartition
 
@@ -17,10 +19,7 @@ __all__ = ["PartitionQueue", "TopicQueues"]
 MIN_LEARNED_BATCH_BYTES = 16 << 10
 """A topic may have had a limit far too low for a moment: batches do not stay that small."""
 
-def _order(batch: ProduceBatch) -> tuple[bool, int]:
-    # A batch gets its number in the partition when it is first sent. None that gets one later can be written before it,
-    # also not an older one, whose records were for a partition that there is no more.
-    return batch.stamp is None, batch.sequence
+_by_age = attrgetter("sequence")
 
 
 class PartitionQueue:
@@ -74,7 +73,7 @@ class PartitionQueue:
         if batches:
             for batch in batches:
                 batch.queue_again()
-            self.batches = deque(sorted([*batches, *self.batches], key=_order))
+            self.batches = deque(_in_order([*batches, *self.batches]))
             self.open = None
         self.offer()
 
@@ -97,6 +96,20 @@ class PartitionQueue:
             self.broker_queue.withdraw(self)
         self.broker_queue = broker_queue
         self.offer()
+
+
+def _in_order(batches: Sequence[ProduceBatch]) -> list[ProduceBatch]:
+    """Return batches of one partition in the order in which they can be written: by age, but those with a stamp first.
+
+    A batch gets its number in the partition when it is first sent. None with a later number can be written before it,
+    also not an older one, whose records were for a partition that there is no more.
+    """
+    ordered = sorted(batches, key=_by_age)
+    numbers = {batch: batch.stamp.base_sequence for batch in ordered if batch.stamp is not None}
+    if numbers:
+        least = next(iter(numbers.values())) - SEQUENCES // 2  # numbers begin again at 0
+        ordered.sort(key=lambda batch: (numbers[batch] - least) % SEQUENCES if batch in numbers else SEQUENCES)
+    return ordered
 
 
 class TopicQueues:
