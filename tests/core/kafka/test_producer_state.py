@@ -157,6 +157,20 @@ def test_the_last_batch_gives_its_numbers_back_at_once() -> None:
     assert state.stamp(A, 1).base_sequence == 11 and state.can_send(A, first)
 
 
+@pytest.mark.parametrize("divided", [False, True])
+def test_a_batch_before_one_that_was_written_does_not_give_its_numbers_back(divided: bool) -> None:
+    """From 2.5 on a broker takes any sequence of a producer that it does not know for the first one: if the topic was
+    made again, that of a batch behind one it has refused. The next batch with its numbers would count as written."""
+    state = established()
+    _, refused, written = state.stamp(A, 2), state.stamp(A, 2), state.stamp(A, 2)
+    assert state.answered(written, 0, 0) is NextStep.DONE
+    if divided:
+        assert [part.base_sequence for part in state.divide(refused, [1, 1])] == [3, 4]
+    else:
+        state.give_up(refused, may_be_written=False)
+    assert state.stamp(A, 2).base_sequence == written.following
+
+
 def test_a_batch_behind_a_refused_one_is_given_up_if_it_may_be_written() -> None:
     """The connection broke before the broker could say that it refused that, too."""
     state = established()

@@ -101,6 +101,11 @@ class _Sequences:
         """Return how many sequences `sequence` is before the next one."""
         return (self.following - sequence) % SEQUENCES
 
+    def is_last(self, stamp: Stamp) -> bool:
+        """Return True if no batch behind a pending one has an outcome to come, or was acknowledged. A broker to which
+        the producer is unknown takes any sequence for the first one, and so may have taken that of a later batch."""
+        return self.pending[-1] == stamp and self.before(self.expected) >= self.before(stamp.base_sequence)
+
 
 class IdempotentProducer:
     """The identity of one producer and the sequences of its partitions.
@@ -237,11 +242,11 @@ class IdempotentProducer:
         state = self._partitions.get(stamp.partition)
         if state is None or stamp not in state.pending:
             return
-        index = state.pending.index(stamp)
-        del state.pending[index]
+        is_last = state.is_last(stamp)
+        state.pending.remove(stamp)
         if may_be_written:
             state.in_doubt = True
-        elif index == len(state.pending) and not state.in_doubt:  # else the ones behind it have a gap before them
+        elif is_last and not state.in_doubt:  # else the ones behind it have a gap before them
             state.following = stamp.base_sequence
         self._continue(stamp.partition, state)
 
@@ -262,7 +267,7 @@ class IdempotentProducer:
         for count in counts:
             parts.append(Stamp(stamp.partition, state.producer, sequence, count))
             sequence = next_sequence(sequence, count)
-        if state.pending[-1] == stamp:
+        if state.is_last(stamp):
             state.following = sequence
         index = state.pending.index(stamp)
         state.pending[index : index + 1] = parts
