@@ -111,7 +111,8 @@ class Transaction:
 
         Raises:
             TransactionAborted: The transaction could not be committed; its cause says why. Another one may follow.
-            Fenced: Another producer was opened with this id, or (before 4.0) the transaction was open for too long.
+            Fenced: Another producer was opened with this id, or the transaction was open for too long (from 4.0 on only
+                if more was added to it after that).
             BrokerError, DeadlineError: The coordinator refused the commit for good (from 4.0 on with INVALID_TXN_STATE,
                 if the transaction was open for too long), or did not confirm the abort in time. The producer has ended;
                 the cluster aborts the transaction.
