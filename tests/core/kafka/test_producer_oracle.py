@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from odradek.core.interfaces import AnsweringBrokerPolicy, ProducerRecord
@@ -307,6 +307,9 @@ def test_so_it_is_where_brokers_forget_the_producer(release: Release, events: li
 
 
 @of_every_kind
+@example(
+    events=["put", "put", "send", "time_out", *["put"] * 4, "arrive", "arrive", "respond", "refuse"], known=True
+).via("five batches written behind one that comes again")
 @given(events=events_of(*PASSING), known=st.booleans())
 def test_what_only_meets_passing_errors_is_written(release: Release, events: list[str], known: bool) -> None:
     world = run(release, events, known=known)

@@ -80,6 +80,20 @@ def test_until_a_batch_is_acknowledged_only_one_is_on_its_way() -> None:
     assert not state.can_send(A, first) and not state.can_send(B, Stamp(B, second.producer, 0, 1))
 
 
+def test_batches_that_were_written_before_an_older_one_count_as_on_their_way() -> None:
+    """It may have been written in spite of its error. When it comes again, it has to be one of the last five."""
+    state = established()
+    first, second = state.stamp(A, 1), state.stamp(A, 1)
+    assert state.answered(first, 7, may_be_written=True) is NextStep.RETRY
+    assert state.answered(second, 0) is NextStep.DONE
+    behind = [state.stamp(A, 1) for _ in range(MAX_IN_FLIGHT - 2)]
+    assert not state.can_send(A) and state.can_send(A, first) and state.can_send(A, behind[-1])
+    assert state.answered(first, 0) is NextStep.DONE
+    assert state.can_send(A)
+    assert [state.stamp(A, 1).base_sequence for _ in range(2)] == [6, 7]
+    assert not state.can_send(A)
+
+
 def test_a_broker_that_remembers_one_batch_gets_one_at_a_time() -> None:
     remembered = 5
     state = IdempotentProducer(lambda: remembered)

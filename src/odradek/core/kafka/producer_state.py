@@ -84,6 +84,7 @@ class _Sequences:
         established: A batch of this identity was acknowledged.
         acked_offset: The last offset that was acknowledged; -1: none.
         pending: The stamps without an outcome, in their order.
+        overtaken: How many batches were acknowledged behind the first pending one.
         in_doubt: The broker may expect neither `expected` nor the sequence of the first pending batch.
         refused: The first pending batch does not have the sequence that the broker expects.
     """
@@ -94,6 +95,7 @@ class _Sequences:
     established: bool = False
     acked_offset: int = -1
     pending: list[Stamp] = field(default_factory=list)
+    overtaken: int = 0
     in_doubt: bool = False
     refused: bool = False
 
@@ -160,7 +162,8 @@ class IdempotentProducer:
             return self.identity is not None and not state.pending
         else:
             ahead = len(state.pending)
-        return not ahead or (state.established and ahead < self._remembered())
+        # The first one may have been written. If so, it has to be among the last batches when it comes again.
+        return not ahead or (state.established and ahead + state.overtaken < self._remembered())
 
     def stamp(self, partition: TopicPartition, count: int) -> Stamp:
         """Return a stamp for a batch that has none. Raises LocalProtocolError unless `can_send`."""
@@ -302,6 +305,7 @@ class IdempotentProducer:
         return NextStep.RETRY
 
     def _acknowledge(self, state: _Sequences, stamp: Stamp, offset: int) -> None:
+        state.overtaken += state.pending[0] != stamp
         state.pending.remove(stamp)
         state.established = True
         following = stamp.following
@@ -314,6 +318,8 @@ class IdempotentProducer:
     def _continue(self, partition: TopicPartition, state: _Sequences) -> None:
         """Once no batch is pending, let the next one have the sequence that the broker expects; if that is in doubt,
         the first of a higher epoch (KIP-360). Other partitions follow to that when none of their batches is pending."""
+        if not state.pending or state.before(state.expected) >= state.before(state.pending[0].base_sequence):
+            state.overtaken = 0
         if state.pending:
             return
         state.refused = False
