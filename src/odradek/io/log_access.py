@@ -51,9 +51,16 @@ class LeaderLogAccess:
         async def resolve(api: BrokerClient, partition: TopicPartition) -> Position:
             at = times[partition]
             start = await api.resolve_position(partition, at, read_committed=read_committed)
-            if not ending or self._has_time_index(api):
+            if not ending:
                 return start
-            if not await api.positions(partition, at):  # the segment that starts there was written to after the time
+            has_position = bool(await api.positions(partition, at))
+            if self._has_time_index(api):  # which a topic in an older format has none of: `start` is that of a file
+                return (
+                    start
+                    if has_position
+                    else await api.resolve_position(partition, LATEST, read_committed=read_committed)
+                )
+            if not has_position:  # the segment that starts there was written to after the time
                 return start
             starts = await api.positions(partition, LATEST, MAX_SEGMENTS)
             return min((known for known in starts if known > start), default=start)

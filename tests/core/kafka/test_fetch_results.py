@@ -60,7 +60,7 @@ def test_a_replica_that_does_not_have_the_position_yet_says_nothing_of_the_log(
         (ListOffsetsPartitionResponse(offset=5), ListedOffset.OFFSET),
         (ListOffsetsPartitionResponse(old_style_offsets=(7, 3)), ListedOffset.OFFSET),
         (ListOffsetsPartitionResponse(), ListedOffset.NONE),
-        (ListOffsetsPartitionResponse(error_code=43), ListedOffset.NONE),
+        (ListOffsetsPartitionResponse(error_code=43), ListedOffset.NO_TIMES),
         (ListOffsetsPartitionResponse(error_code=6), ListedOffset.REFRESH),
         (ListOffsetsPartitionResponse(error_code=78), ListedOffset.REFRESH),
         (ListOffsetsPartitionResponse(error_code=75), ListedOffset.REFRESH),

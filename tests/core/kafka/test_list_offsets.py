@@ -85,11 +85,16 @@ def response(index: int = 3, **fields: Any) -> ListOffsetsResponse:
         ({"offset": 7}, [7]),
         ({"offset": -1}, []),
         ({"old_style_offsets": (9, 5, 0)}, [9, 5, 0]),
-        ({"error_code": ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT}, []),
     ],
 )
 def test_an_answer_names_positions_or_none(fields: dict[str, Any], positions: list[int]) -> None:
     assert list(outcome(response(**fields))) == positions
+
+
+def test_a_topic_whose_records_have_no_times_names_no_position_of_one() -> None:
+    answer = response(error_code=ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
+    assert outcome(answer) is None
+    assert read_offset_listing(answer, WHERE, "b") == OffsetListing(None, None, None)
 
 
 @pytest.mark.parametrize(

@@ -910,6 +910,37 @@ async def test_positions_of_several_partitions_take_one_request_and_another_for_
             await client.resolve_position(unknown, LATEST)
 
 
+class OlderFormat(ScriptedBroker):
+    """A broker whose topic has records without times (message.format.version before 0.10), in two files."""
+
+    def position(self, where: TopicPartition, part: ListOffsetsPartition, version: int) -> ListOffsetsPartitionResponse:
+        if part.timestamp < 0:
+            return super().position(where, part, version)
+        if version:
+            code = ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+            return ListOffsetsPartitionResponse(partition_index=part.partition_index, error_code=code)
+        offsets = (2,) if part.timestamp >= 5000 else ()
+        return ListOffsetsPartitionResponse(partition_index=part.partition_index, old_style_offsets=offsets)
+
+
+@pytest.mark.parametrize(
+    ("first", "seconds", "position"),
+    [(0, 5.0, 2), (0, 4.0, 0), (1, 5.0, 3)],
+    ids=["of a file", "before the first", "of a broker that does not know files"],
+)
+async def test_a_time_in_a_topic_without_times_is_that_of_a_file(first: int, seconds: float, position: int) -> None:
+    """The end of the log would be a start behind records that are to be read; so would a file's be an end before
+    some."""
+    offered = {**RELEASES["2.8"].offered, ListOffsetsRequest.SPEC.key: VersionRange(first, 6)}
+    broker, at = OlderFormat(BrokerVersions(offered)), AtTime(seconds)
+    broker.logs[T0].end = 3
+    async with running(broker) as client:
+        assert await client.resolve_position(T0, at) == position
+        driver: Any = OneClient(client)
+        assert await KafkaLogAccess(driver).positions_at({T0: at}, ending=True) == {T0: 3}
+        assert await client.positions(T0, at) == []
+
+
 @every_release
 async def test_positions_where_a_log_can_be_cut(release: str) -> None:
     broker = ScriptedBroker(RELEASES[release])

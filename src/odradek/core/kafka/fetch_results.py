@@ -70,6 +70,7 @@ class ListedOffset(Enum):
 
     OFFSET = "an offset with this time or a later one"
     NONE = "no record has this time or a later one"
+    NO_TIMES = "the records of the topic have no times: request the position of a file"
     RETRY = "request it again after a back-off"
     REFRESH = "refresh the metadata, then request it again"
     RAISE = "report the error for this partition"
@@ -81,7 +82,7 @@ _LISTED = {FetchStep.RETRY: ListedOffset.RETRY, FetchStep.REFRESH: ListedOffset.
 def list_offsets_step(partition: ListOffsetsPartitionResponse) -> ListedOffset:
     """Return the meaning of one partition's result, in the form of version 0 (a list of segments) or of later ones."""
     if partition.error_code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT:
-        return ListedOffset.NONE  # the topic's format has no times
+        return ListedOffset.NO_TIMES
     if partition.error_code in (ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.OFFSET_NOT_AVAILABLE):
         return _LISTED[_FETCH_STEPS[partition.error_code]]
     if partition.error_code:

@@ -25,7 +25,12 @@ from odradek.wire.kafka.messages.data import (
 if TYPE_CHECKING:  # which only administration needs
     from odradek.core.admin import OffsetChoice, OffsetListing
 
-__all__ = ["list_offsets_request", "read_list_offsets", "read_offset_listing", "time_ms"]
+__all__ = ["Outcome", "list_offsets_request", "read_list_offsets", "read_offset_listing", "time_ms"]
+
+Outcome = Sequence[Position] | OdradekError | None
+"""The positions that a broker names for a partition, newest first; none: no record has the time or a later one. Or the
+error of the partition: BrokerError, or RemoteProtocolError if there is no such answer. None: its records have no times;
+version 0 names the positions of files, by the times of these."""
 
 CLIENT = -1
 """The replica id of clients."""
@@ -68,9 +73,8 @@ def list_offsets_request(
 
 def read_list_offsets(
     response: ListOffsetsResponse, wanted: Mapping[TopicPartition, OffsetChoice], address: str
-) -> dict[TopicPartition, Sequence[Position] | OdradekError]:
-    """Return the positions that a response names for each of these partitions, newest first; none: no record has the
-    time or a later one. Or the error of a partition: BrokerError, or RemoteProtocolError if there is no such answer."""
+) -> dict[TopicPartition, Outcome]:
+    """Return the outcome for each of these partitions."""
     answers = {
         TopicPartition(topic.name, answer.partition_index): answer
         for topic in response.topics
@@ -82,7 +86,7 @@ def read_list_offsets(
     }
 
 
-def _outcome(answer: ListOffsetsPartitionResponse | None, context: str) -> Sequence[Position] | OdradekError:
+def _outcome(answer: ListOffsetsPartitionResponse | None, context: str) -> Outcome:
     if answer is None:
         return _no_answer(context)
     try:
@@ -99,7 +103,7 @@ def read_offset_listing(response: ListOffsetsResponse, partition: TopicPartition
         RemoteProtocolError: The response is about something else.
     """
     answer = _answer(response, partition, context)
-    positions = _positions(answer, context)
+    positions = _positions(answer, context) or ()
     from odradek.core.admin import OffsetListing
     from odradek.core.kafka.admin_topics import known
 
@@ -118,8 +122,10 @@ def _no_answer(context: str) -> RemoteProtocolError:
     return RemoteProtocolError(f"{context}: the response has no such partition")
 
 
-def _positions(answer: ListOffsetsPartitionResponse, context: str) -> Sequence[Position]:
+def _positions(answer: ListOffsetsPartitionResponse, context: str) -> Sequence[Position] | None:
     step = list_offsets_step(answer)
+    if step is ListedOffset.NO_TIMES:
+        return None
     if step is ListedOffset.NONE:
         return ()
     if step is ListedOffset.OFFSET:

@@ -222,6 +222,11 @@ class BrokerVersions:
         return self.has(ListOffsetsRequest, 1)
 
     @cached_property
+    def has_file_times(self) -> bool:
+        """ListOffsets can also find segments by the time of their file (before 4.0)."""
+        return self.has(ListOffsetsRequest) and self.offered[ListOffsetsRequest.SPEC.key].first == 0
+
+    @cached_property
     def has_lz4(self) -> bool:
         return self.release not in ("0.8.0", "0.8.1")
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from odradek.core.kafka.fetch_session import FetchRequestSettings, FetchSession
 from odradek.core.kafka.leader_epochs import LeaderEpochs
-from odradek.core.kafka.list_offsets import list_offsets_request, read_list_offsets
+from odradek.core.kafka.list_offsets import Outcome, list_offsets_request, read_list_offsets
 from odradek.core.kafka.routing import KafkaRoutingTable
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import ConfigError, OdradekError, RemoteProtocolError
-from odradek.io.kafka.connection import KafkaConnection, VersionLimits
+from odradek.io.kafka.connection import NO_LIMITS, KafkaConnection, VersionLimits
 from odradek.io.kafka.epoch_check import exclude_truncated
 from odradek.io.kafka.fetch_exchange import MAX_RESPONSE_BYTES, FetchExchange, PartitionExchange
 from odradek.io.kafka.log_decoder import KafkaLogDecoder
@@ -347,7 +347,7 @@ class KafkaBrokerClient:
         return sorted(set(positions), reverse=True)[:count]
 
     async def _positions(self, partition: TopicPartition, at: PositionSpec | AtTime, count: int) -> Sequence[Position]:
-        return _result((await self._list_offsets({partition: at}, count))[partition])
+        return _result((await self._list_offsets({partition: at}, count))[partition] or ())
 
     async def resolve_position(
         self, partition: TopicPartition, at: PositionSpec | AtTime, *, read_committed: bool = False
@@ -358,27 +358,35 @@ class KafkaBrokerClient:
     async def resolve_positions(
         self, wanted: Mapping[TopicPartition, PositionSpec | AtTime], *, read_committed: bool = False
     ) -> Mapping[TopicPartition, Position | OdradekError]:
-        """Resolve positions: of a time, the first record of that time or a later one, or else the end. Before 0.10.1 it
-        is the newest file that is not younger, or else the beginning. One request, or two. Cancellation: safe.
+        """Resolve positions: of a time, the first record of that time or a later one, or else the end. Before 0.10.1,
+        and of a topic in a format from before that, it is the newest file that is not younger, or else the beginning.
+        One request, two or three. Cancellation: safe.
         """
         listed = await self._list_offsets(wanted, 1, read_committed=read_committed)
-        otherwise = LATEST if self.versions.has_time_index else EARLIEST
-        if none := {p: otherwise for p, outcome in listed.items() if not outcome}:
+        by_file = {p for p, outcome in listed.items() if outcome is None} if self.versions.has_file_times else set()
+        if by_file:
+            listed |= await self._list_offsets({p: wanted[p] for p in by_file}, 1, limits=VersionLimits(exact=0))
+        elif not self.versions.has_time_index:
+            by_file = set(wanted)
+        if none := {p: EARLIEST if p in by_file else LATEST for p, outcome in listed.items() if not outcome}:
             listed |= await self._list_offsets(none, 1, read_committed=read_committed)
-        return {p: self._first(p, outcome, otherwise) for p, outcome in listed.items()}
+        return {p: self._first(p, outcome) for p, outcome in listed.items()}
 
-    def _first(
-        self, partition: TopicPartition, listed: Sequence[Position] | OdradekError, otherwise: PositionSpec
-    ) -> Position | OdradekError:
+    def _first(self, partition: TopicPartition, listed: Outcome) -> Position | OdradekError:
         if isinstance(listed, OdradekError):
             return listed
         if listed:
             return listed[0]
-        return RemoteProtocolError(f"{partition}: broker {self.broker.id} returned no position for {otherwise!r}")
+        return RemoteProtocolError(f"{partition}: broker {self.broker.id} returned no position")
 
     async def _list_offsets(
-        self, wanted: Mapping[TopicPartition, PositionSpec | AtTime], count: int, *, read_committed: bool = False
-    ) -> dict[TopicPartition, Sequence[Position] | OdradekError]:
+        self,
+        wanted: Mapping[TopicPartition, PositionSpec | AtTime],
+        count: int,
+        *,
+        read_committed: bool = False,
+        limits: VersionLimits = NO_LIMITS,
+    ) -> dict[TopicPartition, Outcome]:
         table = self._routing()
 
         def leader_epoch(partition: TopicPartition) -> int:
@@ -390,7 +398,7 @@ class KafkaBrokerClient:
             committed = read_committed and versions.has_read_committed
             return list_offsets_request(wanted, maximum, leader_epoch=leader_epoch, read_committed=committed)
 
-        response = await self.connection.submit_built(ListOffsetsRequest, build)
+        response = await self.connection.submit_built(ListOffsetsRequest, build, limits=limits)
         return read_list_offsets(response, wanted, self.broker.address)
 
 
