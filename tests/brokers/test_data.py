@@ -190,10 +190,7 @@ async def test_every_acknowledgement_names_the_positions_of_its_records(kafka: K
                 (await cluster.admin.create_topics(name, partitions=1, replicas=1, config=config)).check()
             named: dict[int, bytes] = {}
             for compression in set(compressions_of(kafka)) - ({"zstd"} if converted else set()):
-                # Brokers do not convert numbered batches.
-                async with cluster.producer(
-                    compression=compression, acks=1 if converted else "all", latency=0.1
-                ) as out:
+                async with cluster.producer(compression=compression, latency=0.1) as out:
                     values = [b"%s %d" % (compression.encode(), n) for n in range(10)]
                     sends = [out.send(name, value, partition=0) for value in values[:5]]
                     sent, many = await asyncio.gather(
@@ -205,6 +202,17 @@ async def test_every_acknowledgement_names_the_positions_of_its_records(kafka: K
                 positions = [*(ack.position for ack in sent), *range(begin, begin + 5)]
                 named |= {int(at): value for at, value in zip(positions, values, strict=True) if at is not None}
             assert {record.position: record.value for record in await read_all(cluster, name)} == named
+
+
+async def test_a_time_in_a_topic_whose_records_have_none_is_never_late(kafka: KafkaBroker, topic: str) -> None:
+    """Of a topic in a format before 0.10, brokers know the times of its files."""
+    older = {"message.format.version": "0.9.0"} if has(kafka, (0, 10)) and not has(kafka, (3,)) else {}
+    kafka.create_topic(topic, config=older)
+    start = od.AtTime(time.time() - 3600)
+    async with connect(kafka) as cluster:
+        await send(cluster, topic, [(None, b"%d" % n, (), None) for n in range(5)])
+        async with cluster.reader(topic, start=start, until=od.LATEST) as reader:
+            assert [record.value async for record in reader] == [b"%d" % n for n in range(5)]
 
 
 @pytest.mark.parametrize("acks", ["all", 1, 0])

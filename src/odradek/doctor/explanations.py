@@ -43,6 +43,7 @@ _CODES: Mapping[str, str] = {
     "INVALID_SESSION_TIMEOUT": "The broker does not allow the session timeout: set Tuning(session_timeout=...).",
     "CLUSTER_AUTHORIZATION_FAILED": "This user may not do this: add an ACL for the resource CLUSTER.",
     "UNSUPPORTED_VERSION": "The broker is too old, or too new, for the request.",
+    "UNSUPPORTED_FOR_MESSAGE_FORMAT": "The records of the topic are in an older format (message.format.version).",
     "POLICY_VIOLATION": "A policy of the brokers forbids this topic or configuration.",
     "OUT_OF_ORDER_SEQUENCE_NUMBER": "Batches of the idempotent producer are missing before this one.",
     "INVALID_PRODUCER_EPOCH": "Another producer has taken over the transactional id.",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from odradek.core.interfaces import AnsweringBrokerPolicy, PartitionResult, ProducerRecord
@@ -13,6 +15,7 @@ from odradek.core.kafka.produce import read_produce
 from odradek.core.kafka.producer_state import IdempotentProducer, ProducerIdentity, Stamp
 from odradek.core.kafka.routing import BrokerEndpoint, KafkaRoutingTable, Partition, Topic
 from odradek.core.kafka.routing_snapshot import RoutingSnapshot
+from odradek.core.kafka.versions import BrokerVersions, VersionRange
 from odradek.core.kafka07.routing import BrokersChanged, Kafka07RoutingTable, TopicChanged
 from odradek.core.produce.accumulator import Accumulator
 from odradek.core.produce.batch import AccumulatorLimits, BrokerProduceRequest, Effects, ProduceBatch
@@ -28,9 +31,15 @@ from odradek.errors import (
     Rejected,
     RemoteProtocolError,
 )
+from odradek.io.kafka.producer_sequences import KafkaProducerSequences
 from odradek.types import Broker, Position, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
-from odradek.wire.kafka.messages.data import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+from odradek.wire.kafka.messages.data import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
 
 WHERE = TopicPartition("t", 0, 1)
 LOST = ConnectionLost("b1:9092", "closed", True)
@@ -47,10 +56,18 @@ class Sequences(BatchSequences):
 class Bench:
     """An accumulator of one partition, each record a batch unless said otherwise."""
 
-    def __init__(self, *, ready: bool = True, known: bool = True, batch_bytes: int = 11, in_flight: int = 5) -> None:
-        self.sequences = Sequences(IdempotentProducer())
+    def __init__(
+        self,
+        *,
+        ready: bool = True,
+        known: bool = True,
+        batch_bytes: int = 11,
+        in_flight: int = 5,
+        sequences: KafkaProducerSequences | None = None,
+    ) -> None:
+        self.sequences = sequences or Sequences(IdempotentProducer())
         producer = self.sequences.producer
-        if ready:
+        if ready and sequences is None:
             producer.identify(7, 0)
             if known:  # to the broker: all numbers were used once, and the next one is 0 again
                 producer.answered(producer.stamp(WHERE, 1 << 31), 0)
@@ -140,6 +157,62 @@ def test_a_producer_that_may_not_be_idempotent_has_one_batch_of_a_partition_in_f
         assert request.batches[0].stamp is None
         bench.answer(request)
     assert bench.outcomes() == ["a: written", "b: written"]
+
+
+class WithoutNumbers(KafkaProducerSequences):
+    """Of a cluster of 2.8. It has an identity."""
+
+    def __init__(self) -> None:
+        async def ask(request: object) -> Any:
+            raise NotImplementedError
+
+        super().__init__(ask, lambda: BrokerVersions({ProduceRequest.SPEC.key: VersionRange(0, 9)}))
+        self.set_identity(7, 0)
+
+
+def test_a_topic_in_a_format_before_0_11_is_written_without_numbers_one_batch_at_a_time() -> None:
+    bench = Bench(sequences=WithoutNumbers())
+    bench.put("a", "b")
+    (first,) = bench.send()
+    bench.answer(first, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
+    for text in "ab":
+        (request,) = bench.send()
+        (batch,) = request.batches
+        assert (texts(batch), batch.stamp) == (text, None)
+        bench.answer(request, offset=0)
+    assert bench.outcomes() == ["a: written", "b: written"]
+
+
+def test_a_topic_that_is_given_an_older_format_goes_on_without_numbers_in_order() -> None:
+    bench = Bench(sequences=WithoutNumbers())
+    bench.put("a")
+    bench.answer(bench.send()[0], offset=0)
+    bench.put("b", "c", "d")
+    requests = bench.send()
+    assert len(requests) == 3
+    for request in requests:
+        bench.answer(request, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
+    for text in "bcd":
+        (request,) = bench.send()
+        assert (texts(request.batches[0]), request.batches[0].stamp) == (text, None)
+        bench.answer(request, offset=0)
+    assert bench.outcomes() == ["a: written", "b: written", "c: written", "d: written"]
+
+
+def test_a_batch_without_numbers_that_is_refused_for_its_format_has_headers_and_is_rejected() -> None:
+    bench = Bench(sequences=WithoutNumbers())
+    bench.put("a")
+    for _ in range(2):
+        bench.answer(bench.send()[0], ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
+    assert bench.outcomes() == ["a: Rejected"]
+
+
+def test_a_batch_that_may_be_written_with_a_number_is_not_written_without_one() -> None:
+    bench = Bench(sequences=WithoutNumbers())
+    bench.put("a")
+    bench.apply(bench.acc.retry(bench.send()[0], LOST))
+    bench.answer(bench.send()[0], ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
+    assert bench.outcomes() == ["a: OutcomeUnknown"]
 
 
 def test_no_more_than_five_batches_of_a_partition_are_in_flight() -> None:

@@ -82,6 +82,7 @@ async def test_errors_of_produce(mock: MockCluster, cluster: od.Cluster) -> None
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
         ErrorCode.TRANSACTION_ABORTABLE,
     }
+    without_numbers = {ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT}
     of_the_producer = {
         ErrorCode.INVALID_TXN_STATE,
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
@@ -90,7 +91,7 @@ async def test_errors_of_produce(mock: MockCluster, cluster: od.Cluster) -> None
     assert await outcomes(attempt) == expected(
         lambda code: "written" if code.retriable else "refused",
         {
-            "written": divided | written_before | in_a_new_epoch,
+            "written": divided | written_before | in_a_new_epoch | without_numbers,
             "error": of_the_producer,
             "fenced": {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED},
         },

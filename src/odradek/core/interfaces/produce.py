@@ -184,7 +184,7 @@ class ProducerSequences(Protocol):
     """
 
     max_in_flight: int
-    """The most batches of one partition that brokers remember; 1 for a producer that does without numbers."""
+    """The most batches of one partition that brokers remember."""
 
     @property
     def ready(self) -> bool:
@@ -199,12 +199,14 @@ class ProducerSequences(Protocol):
         """
         ...
 
-    def may_send(self, batch: PartitionBatch) -> bool:
-        """Return True if a batch may be sent now, as far as other batches of its partition are concerned."""
+    def may_send(self, batch: PartitionBatch, in_flight: int) -> bool:
+        """Return True if a batch may be sent now, as far as other batches of its partition are concerned, of which so
+        many are in flight."""
         ...
 
     def assign(self, batch: PartitionBatch) -> None:
-        """Set the `stamp` of a batch that is about to be sent and has none. Only if it `may_send`."""
+        """Set the `stamp` of a batch that is about to be sent and has none, unless its partition does without. Only if
+        it `may_send`."""
         ...
 
     def resolve(self, batch: PartitionBatch, result: PartitionResult) -> PartitionResult:

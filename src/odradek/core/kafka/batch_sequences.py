@@ -34,6 +34,7 @@ class BatchSequences:
         self.producer = producer
         self._batches: dict[Stamp, PartitionBatch] = {}
         self._enabled = True
+        self._without: set[str] = set()  # topics whose batches have no stamps
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.producer!r}, {len(self._batches)} batches without an outcome>"
@@ -44,23 +45,31 @@ class BatchSequences:
         return self.producer.identity is not None or not self._enabled
 
     def disable(self) -> None:
-        """Do without stamps from now on, and so with one batch of a partition in flight: a broker that refuses one may
-        accept the next."""
-        self._enabled, self.max_in_flight = False, 1
+        """Do without stamps from now on."""
+        self._enabled = False
+
+    def disable_for(self, topic: str) -> bool:
+        """Do without stamps in one topic from now on. Return False if it did already."""
+        before = len(self._without)
+        self._without.add(topic)
+        return len(self._without) > before
 
     def set_identity(self, producer_id: int, epoch: int) -> None:
         """Apply an identity from the cluster."""
         self.producer.identify(producer_id, epoch)
 
-    def may_send(self, batch: PartitionBatch) -> bool:
-        """Return True if a batch may be sent now, as far as other batches of its partition are concerned."""
-        if not self._enabled or self.producer.identity is None:
+    def may_send(self, batch: PartitionBatch, in_flight: int) -> bool:
+        """Return True if a batch may be sent now, as far as other batches of its partition are concerned. Without
+        stamps nothing else may be in flight: the broker might refuse that, and write this one before it."""
+        if not self._enabled or batch.partition.topic in self._without:
+            return not in_flight
+        if self.producer.identity is None:
             return True
         return self.producer.can_send(batch.partition, batch.stamp)
 
     def assign(self, batch: PartitionBatch) -> None:
         """Set the stamp of a batch that is about to be sent for the first time."""
-        if not self._enabled:
+        if not self._enabled or batch.partition.topic in self._without:
             return
         stamp = self.producer.stamp(batch.partition, len(batch.records))
         batch.stamp = stamp
@@ -84,7 +93,7 @@ class BatchSequences:
         )
         if step not in _AGAIN:
             self._batches.pop(stamp, None)
-        return result if step is NextStep.DONE else self._meaning(step, result)
+        return result if step is NextStep.DONE else self._meaning(step, batch, result)
 
     def resolve_refusals(self, partition: TopicPartition) -> Sequence[PartitionBatch]:
         """Return the batches that cannot be sent again (see `ProducerSequences.resolve_refusals`)."""
@@ -115,9 +124,9 @@ class BatchSequences:
         del self._batches[stamp]
         self.producer.give_up(stamp, may_be_written=may_be_written)
 
-    def _meaning(self, step: NextStep, result: PartitionResult) -> PartitionResult:
-        """Return what a decision makes of a result, unless it is DONE. An error that stays is the batch's own, made of
-        the code of the response: its attributes say what the decision is."""
+    def _meaning(self, step: NextStep, batch: PartitionBatch, result: PartitionResult) -> PartitionResult:
+        """Return what a decision makes of the result of a batch, unless it is DONE. An error that stays is that of the
+        batch, made of the code of the response: its attributes say what the decision is."""
         error = result.error
         if step is NextStep.DUPLICATE:
             return PartitionResult(result.partition)

@@ -224,8 +224,8 @@ def _error(batch: PartitionBatch, code: int, context: str) -> OdradekError:
     error.fatal = error.fence = False  # it is about this batch; what ends a producer, `BatchSequences` decides
     if code in _TOO_LARGE:
         error.hint = "raise max.message.bytes of the topic"
-    elif code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT and batch.stamp is not None:
-        error.hint = "topics whose message.format.version is older than 0.11 are not written idempotently: use acks=1"
+    elif code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT:
+        error.hint = "topics whose message.format.version is older than 0.11 take no transactions and no headers"
     return error
 
 

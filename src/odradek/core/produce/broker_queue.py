@@ -80,9 +80,8 @@ class BrokerQueue:
         # Batches 1 and 2 are in flight, 1 comes back to be sent again, and 3 is queued: if 3 left now, it would be
         # written before 1. While `returned` has a batch, nothing is offered; `_regroup` does it once 2 has a result.
         head = queue.batches[0] if queue.batches and (self._limits.reorder or not queue.returned) else None
-        sequences = self._sequences
-        if queue.in_flight >= (self._limits.partition_in_flight if sequences is None else sequences.max_in_flight) or (
-            head is not None and sequences is not None and not sequences.may_send(head)
+        if queue.in_flight >= self._limits.partition_in_flight or (
+            head is not None and self._sequences is not None and not self._sequences.may_send(head, queue.in_flight)
         ):
             head = None
         # An older batch was queued again, or the candidate was finished while it waited here.
@@ -208,7 +207,7 @@ class BrokerQueue:
                         break
                     # It might when it was offered. Meanwhile another batch of its partition may have been refused, or
                     # the transaction may have begun to end.
-                    if sequences is None or sequences.may_send(batch):
+                    if sequences is None or sequences.may_send(batch, batch.queue.in_flight):
                         if sequences is not None and batch.stamp is None:
                             sequences.assign(batch)
                         left -= batch.size

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 
+from odradek.core.interfaces import PartitionBatch, PartitionResult
 from odradek.core.kafka.batch_sequences import BatchSequences
 from odradek.core.kafka.broker_errors import broker_error
-from odradek.core.kafka.producer_state import IdempotentProducer
+from odradek.core.kafka.producer_state import IdempotentProducer, NextStep
 from odradek.core.kafka.versions import BrokerVersions
-from odradek.errors import RemoteProtocolError
+from odradek.errors import BrokerError, RemoteProtocolError
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 
@@ -52,3 +53,16 @@ class KafkaProducerSequences(BatchSequences):
             raise RemoteProtocolError(f"producer id {response.producer_id}, epoch {response.producer_epoch}")
         else:
             self.set_identity(response.producer_id, response.producer_epoch)
+
+    def _meaning(self, step: NextStep, batch: PartitionBatch, result: PartitionResult) -> PartitionResult:
+        """Return what a decision makes of a result. Brokers before 3.0 refuse numbered batches of a topic whose records
+        are in a format before 0.11 (message.format.version): those of such a topic are sent without numbers."""
+        error, resolved = result.error, super()._meaning(step, batch, result)
+        if isinstance(error, BrokerError) and error.code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT:
+            topic = batch.partition.topic
+            if self.disable_for(topic):
+                log.warning("topic %s has a record format before 0.11: its batches may be repeated", topic)
+            if not batch.may_be_written:
+                batch.stamp = batch.encoded = None
+                error.retriable = True
+        return resolved

@@ -97,7 +97,7 @@ class CoordinatedTransactions(BatchSequences, ABC):
         while not self.ready:
             await self._changed.wait(self._changed.version)
 
-    def may_send(self, batch: PartitionBatch) -> bool:
+    def may_send(self, batch: PartitionBatch, in_flight: int) -> bool:
         """Return True if a batch may be sent now. Under the first protocol its partition is added to the transaction
         before: `run` reports when that is done."""
         machine, partition = self._machine, batch.partition
@@ -109,7 +109,7 @@ class CoordinatedTransactions(BatchSequences, ABC):
                 self._work.notify()
             if not machine.may_send(partition):  # under the second protocol Produce adds it, so that it may be sent now
                 return False
-        return super().may_send(batch)
+        return super().may_send(batch, in_flight)
 
     # ---- calls -----------------------------------------------------------------------------------------------
 
