@@ -173,6 +173,46 @@ def test_a_leader_asks_for_metadata_and_shares_out() -> None:
     assert driver.poll() == [Revoke(tp(0, 1))]
 
 
+def test_partitions_that_appear_while_the_assignment_is_handed_out_are_joined_for() -> None:
+    driver = Driver(CooperativeStickyAssignor()).coordinated()
+    mine = encode_subscription(CooperativeStickyAssignor(), ["t"], owned=(), previous=(), generation=-1, rack=None)
+    response = JoinGroupResponse(
+        generation_id=1,
+        protocol_name="cooperative-sticky",
+        leader="me",
+        member_id="me",
+        members=(JoinGroupResponseMember(member_id="me", metadata=mine),),
+    )
+    driver.expect(JoinGroupRequest, response)
+    driver.poll()
+    driver.member.metadata_changed(without_racks({"t": 3}))
+    driver.member.assign(without_racks({"t": 4}))
+    driver.sent(SyncGroupRequest)
+    driver.member.metadata_changed(without_racks({"t": 5}))
+    driver.answer(SyncGroupResponse(assignment=encode_assignment(sorted(tp(0, 1, 2, 3)))))
+    assign, join = driver.poll()
+    assert assign == Assign(tp(0, 1, 2, 3))
+    assert isinstance(join, Send) and isinstance(join.request, JoinGroupRequest)
+    driver.member.metadata_changed(without_racks({"t": 5}))
+    driver.answer(response)
+    driver.poll()
+    driver.member.assign(without_racks({"t": 5}))
+    driver.sync(0, 1, 2, 3, 4)
+    assert driver.poll() == [Assign(tp(4))]
+
+
+def test_a_subscription_that_changes_while_the_member_joins_is_joined_for() -> None:
+    driver = Driver().coordinated()
+    driver.sent(JoinGroupRequest)
+    driver.member.subscribe(frozenset({"t", "u"}))
+    driver.answer(JoinGroupResponse(generation_id=1, protocol_name="range", leader="other", member_id="me"))
+    driver.sync()
+    assign, join = driver.poll()
+    assert assign == Assign(frozenset())
+    assert isinstance(join, Send) and isinstance(join.request, JoinGroupRequest)
+    assert subscription(join.request).topics == ("t", "u")
+
+
 def test_a_returning_static_leader_does_not_share_out() -> None:
     driver = Driver(instance_id="i").coordinated()
     response = JoinGroupResponse(

@@ -423,6 +423,27 @@ async def test_a_pattern_selects_topics_and_follows_new_ones(
     assert listener.calls[-1] == ("assign", {**NONE_COMMITTED, TopicPartition("u", 0): None})
 
 
+async def test_topics_that_appear_while_the_member_joins_are_joined_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metadata that is read for the assignment is the first that has them, and nothing changes after that."""
+    peer = Coordinator()
+
+    def join(request: JoinGroupRequest, version: int) -> JoinGroupResponse | None:
+        peer.answers[MetadataRequest] = lambda request, version: changed
+        return peer.join(request, version)
+
+    changed = metadata_response(*METADATA.topics, topic_response("u", 1))
+    async with driver_at(peer, monkeypatch) as driver:
+        member, listener = driver.membership(Subscription("g", include="t|u")), Listener()
+        peer.answers[JoinGroupRequest] = join
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(member.run, listener)
+            await listener.until(3)
+            tasks.cancel_scope.cancel()
+    assert listener.calls[0] == ("assign", NONE_COMMITTED)
+    assert listener.calls[-1] == ("assign", {**NONE_COMMITTED, TopicPartition("u", 0): None})
+    assert len(peer.of(SyncGroupRequest)) == 2
+
+
 async def test_a_static_member_keeps_its_partitions_when_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = Coordinator()
     async with member_of(peer, monkeypatch, consumer_id="me") as (member, listener):

@@ -104,13 +104,14 @@ class Member(BaseMember[ClassicMemberState, ClassicMemberEvent]):
             self.commit_refused(self.fence, response.error_code)
 
     def subscribe(self, topics: frozenset[str]) -> None:
-        """Change the subscription; the member joins again."""
+        """Change the subscription; the member joins again, also if a JoinGroup without it is in flight."""
         self._rejoin = self._rejoin or topics != self.topics
         self.topics = topics
 
     def metadata_changed(self, topics: Topics) -> None:
-        """Apply the current partition counts of topics. The leader joins again if they are not those it assigned."""
-        if self._leader is not None and self._leader.must_rejoin(topics):
+        """Apply the current partition counts of topics. The leader joins again if they are not those it assigned;
+        before it has assigned, they are without effect, because it computes from counts that are at least as new."""
+        if self.state in (_S.SYNCING, _S.STABLE) and self._leader is not None and self._leader.must_rejoin(topics):
             self._rejoin = True
 
     def commit_refused(self, token: GroupMetadata, code: int) -> bool:

@@ -375,7 +375,7 @@ class MemberRunner:
             if isinstance(member, ConsumerGroupMember):
                 if self.subscription.exclude is not None:
                     member.subscribe(self.topics.selected())
-            elif member.state is ClassicMemberState.STABLE:
+            else:
                 member.subscribe(self.topics.selected())
                 member.metadata_changed(replica_racks(table, table.state.topics))
             self._reported.notify()
