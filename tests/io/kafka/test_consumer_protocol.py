@@ -183,6 +183,34 @@ async def test_a_protocol_that_was_asked_for_is_never_replaced(monkeypatch: pyte
     assert not peer.of(JoinGroupRequest)
 
 
+GONE = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
+
+
+@pytest.mark.parametrize("code", GONE)
+async def test_a_member_whose_group_is_gone_loses_everything_and_joins_again(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    peer = AssigningCoordinator()
+    async with member_of(peer, monkeypatch, group_protocol="consumer") as (_, listener):
+        await listener.until(1)
+        peer.errors[ConsumerGroupHeartbeatRequest] = [code]
+        await listener.until(3)
+    assert listener.calls == [("assign", BOTH), ("lost", {A, B}), ("assign", BOTH)]
+
+
+@pytest.mark.parametrize("code", GONE)
+async def test_a_member_whose_group_has_become_a_classic_one_loses_everything_before_it_joins_that(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    peer = AssigningCoordinator()
+    async with member_of(peer, monkeypatch) as (_, listener):
+        await listener.until(1)
+        peer.errors[ConsumerGroupHeartbeatRequest] = [code] * 2
+        await listener.until(3)
+        assert peer.of(JoinGroupRequest)
+    assert listener.calls == [("assign", BOTH), ("lost", {A, B}), ("assign", BOTH)]
+
+
 async def test_a_pattern_is_left_to_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = AssigningCoordinator()
     async with driver_at(peer, monkeypatch) as driver:

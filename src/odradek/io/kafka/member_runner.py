@@ -314,7 +314,8 @@ class MemberRunner:
             # Brokers of 4.x have the protocol of KIP-848, which the group may not allow: it has members of the classic
             # one that cannot be joined, or the protocol is switched off. If the user did not ask for it, another member
             # begins.
-            if self.subscription.group_protocol is None and falls_back(response):
+            joins = self._member.state is ConsumerGroupState.JOINING  # else it has partitions, and loses them first
+            if joins and self.subscription.group_protocol is None and falls_back(response):
                 self._member = self._make_member(GroupProtocol.CLASSIC)
             else:
                 self.member.receive(response, anyio.current_time(), delay)
