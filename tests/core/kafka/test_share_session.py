@@ -8,6 +8,7 @@ import pytest
 from tests.core.kafka.test_share_records import record_bytes
 
 from odradek.core.interfaces import AckType, DecoderOptions
+from odradek.core.kafka.member_states import MAX_UNKNOWN_ERRORS
 from odradek.core.kafka.share_session import (
     RefusedAcknowledgements,
     ShareAnswer,
@@ -185,16 +186,30 @@ def test_a_partition_with_an_error_is_named_again() -> None:
     assert named(fetch(session)) == [1]
 
 
-@pytest.mark.parametrize("code", [122, 123, 133, 41, -1])
+@pytest.mark.parametrize("code", [122, 123, 133, 41, -1, 30])
 def test_an_error_of_a_whole_response_begins_a_new_session(code: int) -> None:
     session = holding()
     session.acknowledge((ID, 0), 0, AckType.ACCEPT)
     fetch(session)
     answer = session.fetched(response(error_code=code))
     assert (answer.code, len(answer.refused), session.acquired) == (code, 1, 0)
-    assert answer.passes is (code in (122, 123, 133, 41))
+    assert answer.passes is (code != 30)
     again = fetch(session)
     assert (again.share_session_epoch, named(again)) == (0, [0])
+
+
+def test_unknown_errors_end_the_session_for_good_only_after_many_in_a_row() -> None:
+    """As brokers answer while one of several topics is being deleted."""
+    session = new_session()
+
+    def passes(code: int) -> bool:
+        fetch(session)
+        return session.fetched(response(error_code=code)).passes
+
+    assert all(passes(-1) for _ in range(MAX_UNKNOWN_ERRORS))
+    assert passes(0)
+    assert all(passes(-1) for _ in range(MAX_UNKNOWN_ERRORS))
+    assert not passes(-1)
 
 
 def test_a_lost_connection_gives_up_what_was_acquired_and_reports_acknowledgements_in_doubt() -> None:

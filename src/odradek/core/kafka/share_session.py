@@ -12,6 +12,7 @@ from enum import Enum
 from math import inf
 
 from odradek.core.interfaces import AckType
+from odradek.core.kafka.member_states import MAX_UNKNOWN_ERRORS
 from odradek.core.kafka.share_records import AcquiredPartition, AcquiredRows, decode_acquired
 from odradek.core.states import Machine
 from odradek.types import TopicPartition
@@ -165,6 +166,7 @@ class ShareAnswer:
         problems: Errors of partitions.
         code: Error code of the response as a whole, which has ended the session; 0 if it goes on.
         text: The broker's own text for it.
+        passes: A new session may go on after that error.
     """
 
     acquired: list[Acquisition] = field(default_factory=list)
@@ -172,11 +174,7 @@ class ShareAnswer:
     problems: list[PartitionProblem] = field(default_factory=list)
     code: int = 0
     text: str = ""
-
-    @property
-    def passes(self) -> bool:
-        """True if a new session may go on after an error of the response as a whole."""
-        return self.code in _SESSION_ERRORS or ErrorCode(self.code).retriable
+    passes: bool = True
 
 
 class ShareSession:
@@ -203,6 +201,7 @@ class ShareSession:
         self._names: dict[bytes, str] = {}
         self._sent_at, self.lock_s = 0.0, DEFAULT_LOCK_S
         self._closes = False  # the next request is the last one
+        self._unknown_errors = 0  # in a row
 
     def __repr__(self) -> str:
         return f"<ShareSession {self.state.name}, epoch {self.epoch}, {self.acquired} acquired>"
@@ -370,6 +369,7 @@ class ShareSession:
         """Count a response without an error."""
         self.state = SHARE_SESSION.after(self.state, _E.ANSWERED)
         self.epoch = 1 if self.epoch >= MAX_EPOCH else self.epoch + 1
+        self._unknown_errors = 0
         if response.acquisition_lock_timeout_ms > 0:
             self.lock_s = response.acquisition_lock_timeout_ms / 1000
 
@@ -378,6 +378,10 @@ class ShareSession:
         code, text = response.error_code, response.error_message
         answer = self.lost(text or ErrorCode(code).name)
         answer.code, answer.text = code, text or ""
+        # Brokers send UNKNOWN_SERVER_ERROR while a topic of the session is being deleted (seen on 4.3.1).
+        self._unknown_errors = self._unknown_errors + 1 if code == ErrorCode.UNKNOWN_SERVER_ERROR else 0
+        unknown_passes = 0 < self._unknown_errors <= MAX_UNKNOWN_ERRORS
+        answer.passes = code in _SESSION_ERRORS or ErrorCode(code).retriable or unknown_passes
         return answer
 
     def _answer_acknowledgements(self, key: Key, code: int, answer: ShareAnswer) -> None:
