@@ -184,6 +184,20 @@ def test_a_partition_with_an_error_is_named_again() -> None:
     (problem,) = answer.problems
     assert (problem.partition, problem.code, problem.leader) == (P1, 6, leader)
     assert named(fetch(session)) == [1]
+    session.fetched(response())
+    assert named(fetch(session)) == []
+
+
+def test_a_partition_with_an_error_that_is_read_elsewhere_is_forgotten() -> None:
+    session = new_session(P0, P1)
+    fetch(session)
+    session.fetched(response(ShareFetchPartitionData(partition_index=1, error_code=6)))
+    session.wanted = {P0: ID}
+    request = fetch(session)
+    assert named(request) == []
+    assert [(t.topic_id, t.partitions) for t in request.forgotten_topics_data] == [(ID, (1,))]
+    session.fetched(response())
+    assert fetch(session).forgotten_topics_data == ()
 
 
 @pytest.mark.parametrize("code", [122, 123, 133, 41, -1, 30])

@@ -197,6 +197,7 @@ class ShareSession:
         self.wanted: Mapping[TopicPartition, bytes] = {}
         """The partitions to read from this broker, each with the id of its topic."""
         self._at_broker: set[Key] = set()  # the partitions that the broker reads for this session
+        self._failed: set[Key] = set()  # those of them that had an error in the last response
         self._acquired: dict[Key, AcquiredPartition] = {}
         self._names: dict[bytes, str] = {}
         self._sent_at, self.lock_s = 0.0, DEFAULT_LOCK_S
@@ -280,9 +281,9 @@ class ShareSession:
 
     def _fetch_request(self, wanted: set[Key], waiting: set[Key]) -> ShareFetchRequest:
         batches, limits = self._pop(waiting), self._limits
-        named = wanted - self._at_broker | waiting
+        named = wanted - (self._at_broker - self._failed) | waiting
         forgotten = self._at_broker - wanted
-        self._at_broker = wanted
+        self._at_broker, self._failed = wanted, set()
         for partition, topic_id in self.wanted.items():
             self._names[topic_id] = partition.topic
         return ShareFetchRequest(
@@ -355,7 +356,7 @@ class ShareSession:
         """Apply the loss of the session: of its connection, or because the broker does not know it. Return the
         acknowledgements that may not count: what was sent may have arrived."""
         self.state, self.epoch = SHARE_SESSION.after(self.state, _E.LOST), 0
-        self._at_broker = set()
+        self._at_broker, self._failed = set(), set()
         answer = ShareAnswer()
         for key, records in self._acquired.items():
             if records.has_unanswered:
@@ -396,8 +397,9 @@ class ShareSession:
     def _take(self, key: Key, data: ShareFetchPartitionData, answer: ShareAnswer) -> None:
         partition = self._partition(key)
         if data.error_code:
-            # The broker may have dropped it from the session: it is named again with the next request.
-            self._at_broker.discard(key)
+            # The broker may have dropped it from the session: the next request names it again. Or it has not, and reads
+            # it, with the same error, until a request forgets it.
+            self._failed.add(key)
             answer.problems.append(
                 PartitionProblem(partition, data.error_code, data.error_message or "", data.current_leader)
             )
