@@ -203,6 +203,8 @@ class KafkaShareGroup:
             )
         for problem in answer.problems:
             self._report(problem)
+        if answer.code:
+            self._refresh_soon()
         self._changed.notify()
 
     def _take(self, fetcher: ShareFetcher, acquired: Acquisition) -> None:
@@ -232,6 +234,10 @@ class KafkaShareGroup:
         leader = problem.leader
         if leader.leader_id >= 0:
             self._access.metadata.leader_changed(problem.partition, leader.leader_id, leader.leader_epoch, ())
+        self._refresh_soon()
+
+    def _refresh_soon(self) -> None:
+        """Read the metadata again, in the background: a partition has another leader, or a topic was deleted."""
         if self._tasks is not None:
             self._tasks.start_soon(self._guard, self._refresh)
 
@@ -350,8 +356,11 @@ class KafkaShareGroup:
         """Tell each fetcher its partitions, and start those that are missing."""
         table, wanted = self._topics.table, dict[Broker, dict[TopicPartition, bytes]]()
         for partition in self._member.owned:
-            if (leader := table.leader(partition)) is not None:
-                wanted.setdefault(leader, {})[partition] = self._member.topic_ids[partition.topic]
+            topic_id = self._member.topic_ids[partition.topic]
+            # A topic that was deleted is assigned until a later heartbeat. Brokers refuse the whole request with it.
+            leader = table.leader(partition)
+            if leader is not None and topic_id not in table.state.topics[partition.topic].former_ids:
+                wanted.setdefault(leader, {})[partition] = topic_id
         for broker in wanted.keys() - self._fetchers.keys():
             self._fetchers[broker] = fetcher = self._new_fetcher(broker)
             tasks.start_soon(self._guard, self._run_fetcher, broker, fetcher)
