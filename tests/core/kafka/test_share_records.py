@@ -86,6 +86,26 @@ def test_a_renewed_lock_lasts_longer_and_the_record_stays_acquired() -> None:
     assert held.acknowledge(10, AckType.ACCEPT) and sent(held) == [(10, 10, (1,))]
 
 
+def test_an_acknowledgement_during_a_renewal_is_sent_after_its_answer() -> None:
+    held = holding(10, 11)
+    for offset in (10, 11):
+        held.acknowledge(offset, AckType.RENEW)
+    assert sent(held) == [(10, 11, (4,))]
+    assert held.acknowledge(10, AckType.RELEASE) and held.acknowledge(10, AckType.ACCEPT)
+    assert sent(held) == [], "the renewal is in flight"
+    assert held.answered(0, 50) == 0 and held.has_waiting
+    assert sent(held) == [(10, 10, (1,))] and not held.acknowledge(10, AckType.ACCEPT)
+    assert held.answered(0, 60) == 0 and len(held) == 1
+
+
+def test_a_renewal_that_is_refused_takes_the_acknowledgement_after_it_along() -> None:
+    held = holding(10, 10)
+    held.acknowledge(10, AckType.RENEW)
+    held.pop_batches()
+    held.acknowledge(10, AckType.ACCEPT)
+    assert held.answered(121, 50) == 1 and len(held) == 0
+
+
 def test_refused_acknowledgements_are_counted_without_gaps() -> None:
     held = AcquiredPartition()
     held.acquire(ranges(10, 12), rows(10, 11), 30)

@@ -38,6 +38,7 @@ class _Acquired:
     locked_until: float
     state: RecordState = RecordState.ACQUIRED
     acknowledgement: AckType = AckType.GAP
+    after_renewal: AckType | None = None  # to be sent once the renewal that was sent is answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,15 +145,21 @@ class AcquiredPartition:
                     record.acknowledgement = AckType.RELEASE if undecoded else AckType.GAP
 
     def acknowledge(self, offset: int, kind: AckType) -> bool:
-        """Acknowledge a record; until it is sent, a later acknowledgement replaces an earlier one.
+        """Acknowledge a record; until it is sent, a later acknowledgement replaces an earlier one. One that comes while
+        a renewal is in flight is sent after the answer to that.
 
         Returns:
             False: the record is not acquired any more, or its acknowledgement has been sent.
         """
         record = self._records.get(offset)
-        if record is None or record.state is RecordState.SENT:
+        if record is None:
             return False
-        record.state, record.acknowledgement = RecordState.WAITING, kind
+        if record.state is not RecordState.SENT:
+            record.state, record.acknowledgement = RecordState.WAITING, kind
+        elif record.acknowledgement is AckType.RENEW:
+            record.after_renewal = kind
+        else:
+            return False
         return True
 
     @property
@@ -208,6 +215,9 @@ class AcquiredPartition:
         for offset, record in [item for item in self._records.items() if item[1].state is RecordState.SENT]:
             if not code and record.acknowledgement is AckType.RENEW:
                 record.state, record.locked_until = RecordState.ACQUIRED, locked_until
+                if record.after_renewal is not None:
+                    self.acknowledge(offset, record.after_renewal)
+                    record.after_renewal = None
             else:
                 refused += bool(code) and record.acknowledgement is not AckType.GAP
                 del self._records[offset]
