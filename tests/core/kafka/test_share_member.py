@@ -120,7 +120,7 @@ def test_topics_without_a_known_name_are_looked_up_and_then_assigned() -> None:
     assert driver.poll() == [Assign(tp(0, topic="u"))]
 
 
-@pytest.mark.parametrize("code", [110, 25])
+@pytest.mark.parametrize("code", [110, 25, 69])
 def test_a_fenced_member_joins_again_and_keeps_what_it_reads_until_the_next_assignment(code: int) -> None:
     driver = Driver()
     driver.join(0)
@@ -182,6 +182,14 @@ def test_a_cluster_without_the_feature_is_named() -> None:
     driver.sent()
     (fail,) = driver.answer(beat(error_code=35))
     assert isinstance(fail, Fail) and isinstance(fail.error, Unsupported) and "share.version 1" in str(fail.error)
+
+
+def test_a_group_of_another_kind_is_not_joined() -> None:
+    driver = Driver()
+    driver.find()
+    driver.sent()
+    (fail,) = driver.answer(beat(error_code=69, error_message="not a share group"))
+    assert isinstance(fail, Fail) and "not a share group" in str(fail.error)
 
 
 def test_unknown_errors_end_the_member_only_after_many_in_a_row() -> None:

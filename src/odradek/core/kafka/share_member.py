@@ -43,7 +43,7 @@ class ShareMemberEvent(Enum):
     """Events of a member."""
 
     JOINED = "the coordinator gave an epoch"
-    FENCED = "epoch or member unknown"
+    FENCED = "epoch, member or group unknown"
     LEAVE = "leave"
     LEFT = "left, or without anything to leave"
     FAIL = "a permanent error"
@@ -207,7 +207,8 @@ class ShareMember(BaseMember[ShareMemberState, ShareMemberEvent]):
         self._sends_topics = True  # the coordinator may not have read the refused heartbeat
         self._unknown_errors = self._unknown_errors + 1 if error == ErrorCode.UNKNOWN_SERVER_ERROR else 0
         what = f"heartbeat of share group {self.settings.group}"
-        if error in _FENCING:
+        gone = error == ErrorCode.GROUP_ID_NOT_FOUND and self.state is _S.STABLE  # the group was deleted
+        if error in _FENCING or gone:
             if self.state is _S.JOINING:
                 self._in_flight.back_off(now, backoff_s)
             self._go(_E.FENCED)
