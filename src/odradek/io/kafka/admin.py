@@ -373,7 +373,12 @@ class KafkaAdmin(ClusterAdmin):
         except BrokerError as error:
             if error.code not in NOT_OF_THIS_PROTOCOL or not self._requests.has(ShareGroupDescribeRequest):
                 raise
-        return await self._ask_about(name, ShareGroupDescribeRequest(group_ids=(name,)), groups.read_share_group)
+            missing = error
+        try:
+            return await self._ask_about(name, ShareGroupDescribeRequest(group_ids=(name,)), groups.read_share_group)
+        except BrokerError as error:
+            # Share groups are switched off, as by default in 4.1: then there is no group of this name.
+            raise missing if error.code == ErrorCode.UNSUPPORTED_VERSION else error from None
 
     async def _ask_about(
         self, name: str, request: Request[R], read: Callable[[R, str, Broker], GroupDescription]
