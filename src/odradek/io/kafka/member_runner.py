@@ -152,6 +152,15 @@ class MemberRunner:
                 return self._steps.popleft()
             await self._decided.wait(version)
 
+    @property
+    def has_to_revoke(self) -> bool:
+        """True if one of the next steps gives up partitions."""
+        return any(isinstance(step, Revoke) for step in self._steps)
+
+    def postpone(self, step: Assign) -> None:
+        """Return a step again after those that were decided meanwhile."""
+        self._steps.append(step)
+
     def revoked(self, step: Revoke) -> None:
         """Record that the listener has given up the partitions of a step."""
         self.member.revoked(step)

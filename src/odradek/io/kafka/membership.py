@@ -146,14 +146,19 @@ class KafkaMembership:
             await self._assign(step, listener)
 
     async def _assign(self, step: Assign, listener: RebalanceListener) -> None:
-        """Give the listener what is still owned, with positions read now."""
-        losses = self._losses
+        """Give the listener what is still owned, with positions read now. Positions that cannot be read yet, because a
+        transaction stores others, are read after partitions were given up: all other members may wait for those."""
+        losses, wanted = self._losses, step.partitions & self._runner.member.owned
         committed = await self._runner.retry(
-            lambda: self._read_committed(step.partitions), needed=lambda: losses == self._losses
+            lambda: self._read_committed(wanted),
+            needed=lambda: losses == self._losses and not self._runner.has_to_revoke,
         )
-        if committed is None or losses != self._losses:
+        if losses != self._losses:
             return
-        added = sorted(step.partitions & self._runner.member.owned)
+        if committed is None:
+            self._runner.postpone(step)
+            return
+        added = sorted(wanted & self._runner.member.owned)
         streams = self._choose_streams(added)
         self._assigned.update(streams)
         self._generation += 1
