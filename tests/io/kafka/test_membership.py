@@ -21,7 +21,7 @@ from odradek.core.kafka.member import Member
 from odradek.core.kafka.subscription import encode_assignment
 from odradek.errors import BrokerError, ConfigError, DeadlineError, Fenced, GroupError, OdradekError, Unsupported
 from odradek.io.connection import ConnectionOptions
-from odradek.io.kafka import connections
+from odradek.io.kafka import connections, group_topics, member_runner
 from odradek.io.kafka.driver import KafkaDriver, KafkaOptions
 from odradek.io.kafka.membership import KafkaMembership
 from odradek.types import Broker, Position, TopicPartition
@@ -51,7 +51,13 @@ from odradek.wire.kafka.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from odradek.wire.kafka.messages.metadata import ApiVersion, ApiVersionsRequest, ApiVersionsResponse, MetadataRequest
+from odradek.wire.kafka.messages.metadata import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -459,6 +465,62 @@ async def test_topics_that_appear_while_the_member_joins_are_joined_for(monkeypa
             tasks.cancel_scope.cancel()
     assert listener.calls[-1] == ("assign", {**NONE_COMMITTED, TopicPartition("u", 0): None})
     assert len(peer.of(SyncGroupRequest)) == 2
+
+
+UNKNOWN = topic_response("t", error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+@pytest.mark.parametrize("topics", [{"topics": {"t": 1, "u": 1}}, {"include": "t|u"}])
+async def test_topics_that_a_broker_does_not_know_yet_are_no_reason_to_join_again(
+    monkeypatch: pytest.MonkeyPatch, topics: dict[str, Any]
+) -> None:
+    """As brokers with ZooKeeper that have just started. Topics that are missing for longer were deleted."""
+    monkeypatch.setattr(member_runner, "TOPICS_AWAY_S", 0.2)
+    monkeypatch.setattr(group_topics, "TOPICS_AWAY_S", 0.2)
+    peer, other = Coordinator(), topic_response("u", 1)
+    answers = [metadata_response(*METADATA.topics, other)]
+    peer.answers[MetadataRequest] = lambda request, version: answers[-1]
+    async with driver_at(peer, monkeypatch) as driver:
+        member, listener = driver.membership(Subscription("g", **topics)), Listener()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(member.run, listener)
+            await listener.until(1)
+            answers.append(metadata_response(UNKNOWN, other))
+            await driver.metadata.refresh()
+            answers.pop()
+            await driver.metadata.refresh()
+            await anyio.sleep(0.4)
+            assert len(peer.of(SyncGroupRequest)) == 1
+            answers.append(metadata_response(UNKNOWN, other))
+            await driver.metadata.refresh()
+            await listener.until(3)
+            tasks.cancel_scope.cancel()
+        await member.leave()
+    assert listener.calls[-1] == ("assign", {TopicPartition("u", 0): None})
+    assert len(peer.of(SyncGroupRequest)) == 2
+
+
+async def test_an_assignment_is_not_made_of_topics_that_a_broker_does_not_know_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(group_topics, "TOPICS_AWAY_S", 0.2)
+    peer, reads = Coordinator(), 0
+
+    def metadata(request: MetadataRequest, version: int) -> MetadataResponse:
+        nonlocal reads
+        reads += bool(peer.of(JoinGroupRequest))
+        return metadata_response(UNKNOWN) if reads in (1, 2) else METADATA
+
+    peer.answers[MetadataRequest] = metadata
+    async with driver_at(peer, monkeypatch) as driver:
+        await driver.metadata.table_for_topic("t")
+        member, listener = driver.membership(Subscription("g", {"t": 1})), Listener()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(member.run, listener)
+            await listener.until(1)
+            tasks.cancel_scope.cancel()
+        await member.leave()
+    assert listener.calls == [("assign", NONE_COMMITTED)]
 
 
 async def test_a_static_member_keeps_its_partitions_when_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
+import anyio
+
 from odradek.core.interfaces import Subscription
 from odradek.core.kafka.assignors import Topics
 from odradek.core.kafka.routing_snapshot import RoutingSnapshot
@@ -13,7 +15,11 @@ from odradek.io.kafka.metadata import KafkaMetadata
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
-__all__ = ["GroupTopics", "replica_racks"]
+__all__ = ["TOPICS_AWAY_S", "GroupTopics", "replica_racks"]
+
+TOPICS_AWAY_S = 1.0
+"""A broker with ZooKeeper that has just started knows no topics for a moment (seen with 2.8): topics that are missing
+after this time were deleted (s)."""
 
 
 class GroupTopics:
@@ -43,8 +49,13 @@ class GroupTopics:
 
     async def read(self, topics: Collection[str]) -> RoutingSnapshot:
         """Return a table with these topics, which is newer than this call. Raises OdradekError."""
+        known = self.table.topics.intersection(topics)
         await self.find(topics)
-        return await self._metadata.refresh()
+        table = await self._metadata.refresh()
+        if known - table.topics:
+            await anyio.sleep(TOPICS_AWAY_S)
+            table = await self._metadata.refresh()
+        return table
 
     async def find(self, topics: Collection[str]) -> None:
         """Look up the topics that the table lacks. Raises OdradekError."""

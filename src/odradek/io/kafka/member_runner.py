@@ -36,7 +36,7 @@ from odradek.core.kafka.transaction_requests import GroupMetadata
 from odradek.core.observer_calls import ObserverCalls
 from odradek.errors import OdradekError
 from odradek.io.kafka.connection import KafkaConnection
-from odradek.io.kafka.group_topics import GroupTopics, replica_racks
+from odradek.io.kafka.group_topics import TOPICS_AWAY_S, GroupTopics, replica_racks
 from odradek.io.kafka.heartbeat_thread import SIGNS_PER_INTERVAL, Heartbeat, HeartbeatThread
 from odradek.io.kafka.offsets import CoordinatorAccess
 from odradek.io.notifier import Notifier
@@ -378,7 +378,10 @@ class MemberRunner:
         """Tell the member of new topics and partitions."""
         table = self.topics.table
         while True:
-            table = await self.topics.wait_for_newer(table.version)
+            newer = await self.topics.wait_for_newer(table.version)
+            if table.topics - newer.topics:
+                await anyio.sleep(TOPICS_AWAY_S)
+            table = self.topics.table
             if self.topics.lacks_leaders():
                 continue
             member = self.member
