@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
 import pytest
+from tests.io.kafka.answers import metadata_response, topic_response
 from tests.io.kafka.peer import EVERYTHING
 from tests.io.kafka.test_membership import METADATA, A, B, Coordinator, Listener, driver_at, member_of
 
 from odradek.core.interfaces import Subscription
 from odradek.errors import BrokerError
 from odradek.io.kafka.heartbeat_thread import SentHeartbeat
-from odradek.types import Position
+from odradek.types import Position, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.common import TopicIdPartitions
 from odradek.wire.kafka.messages.groups import (
@@ -223,3 +226,29 @@ async def test_a_pattern_is_left_to_the_coordinator(monkeypatch: pytest.MonkeyPa
     join = peer.of(ConsumerGroupHeartbeatRequest)[0]
     assert (join.subscribed_topic_names, join.subscribed_topic_regex) == ((), "t|u")
     assert listener.calls == [("assign", BOTH)]
+
+
+@pytest.mark.parametrize(
+    ("topics", "assigned"), [({"include": ".*"}, {}), ({"topics": {"t": 1}}, BOTH)], ids=["pattern", "name"]
+)
+async def test_a_topic_of_kafka_itself_is_read_only_by_name(
+    monkeypatch: pytest.MonkeyPatch, topics: dict[str, Any], assigned: dict[TopicPartition, None]
+) -> None:
+    """Coordinators assign the topics that match a pattern, also __consumer_offsets: each commit would be a record."""
+    peer = AssigningCoordinator()
+
+    def metadata(request: MetadataRequest, version: int) -> MetadataResponse:
+        by_id = request.topics and request.topics[0].topic_id == TOPIC_ID
+        return peer.metadata(request, version) if by_id else metadata_response(topic_response("t", 1, 1, internal=True))
+
+    peer.answers[MetadataRequest] = metadata
+    async with driver_at(peer, monkeypatch) as driver:
+        member, listener = driver.membership(Subscription("g", **topics)), Listener()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(member.run, listener)
+            await listener.until(1)
+            peer.target = ()
+            await peer.until_sent(ConsumerGroupHeartbeatRequest, 3)
+            tasks.cancel_scope.cancel()
+        await member.leave()
+    assert listener.calls == [("assign", assigned), *([("revoke", {A, B})] if assigned else [])]

@@ -79,6 +79,11 @@ class GroupTopics:
             return frozenset(wanted.topics)
         return frozenset(t for t in self.table.topics if bool(self._pattern.fullmatch(t)) == (wanted.exclude is None))
 
+    def leaves_out(self, topic: str) -> bool:
+        """Return True for Kafka's own topics, which no pattern selects. Coordinators assign them all the same."""
+        known = self.table.state.topics.get(topic)
+        return self._subscription.topics is None and known is not None and known.is_internal
+
     def lacks_leaders(self) -> bool:
         """Return True while a topic has no partitions because their leaders are being elected: they are not gone."""
         known = self.table.state.topics

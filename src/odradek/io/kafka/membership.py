@@ -158,7 +158,8 @@ class KafkaMembership:
         if committed is None:
             self._runner.postpone(step)
             return
-        added = sorted(wanted & self._runner.member.owned)
+        leaves_out = self._runner.topics.leaves_out
+        added = sorted(p for p in wanted & self._runner.member.owned if not leaves_out(p.topic))
         streams = self._choose_streams(added)
         self._assigned.update(streams)
         self._generation += 1
