@@ -17,12 +17,15 @@ from tests.io.limits import TimeLimit
 from odradek.client.consumer.consumer import Consumer
 from odradek.core.backoff import Backoff
 from odradek.core.interfaces import Assignment, Subscription
+from odradek.core.kafka.assignors import RangeAssignor
 from odradek.core.kafka.member import Member
-from odradek.core.kafka.subscription import encode_assignment
+from odradek.core.kafka.routing_snapshot import RoutingSnapshot
+from odradek.core.kafka.subscription import decode_assignment, encode_assignment, encode_subscription
 from odradek.errors import BrokerError, ConfigError, DeadlineError, Fenced, GroupError, OdradekError, Unsupported
 from odradek.io.connection import ConnectionOptions
 from odradek.io.kafka import connections, group_topics, member_runner
 from odradek.io.kafka.driver import KafkaDriver, KafkaOptions
+from odradek.io.kafka.group_topics import GroupTopics
 from odradek.io.kafka.membership import KafkaMembership
 from odradek.types import Broker, Position, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
@@ -521,6 +524,46 @@ async def test_an_assignment_is_not_made_of_topics_that_a_broker_does_not_know_y
             tasks.cancel_scope.cancel()
         await member.leave()
     assert listener.calls == [("assign", NONE_COMMITTED)]
+
+
+async def test_an_assignment_is_not_made_of_the_topics_of_a_generation_that_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The metadata for the first generation comes when the second one, in which a member wants more, is computed."""
+    peer, second = Coordinator(), anyio.Event()
+    both = encode_subscription(RangeAssignor(), ["t", "u"], owned=(), previous=(), generation=-1, rack=None)
+    read, reads = GroupTopics.read, 0
+
+    async def delayed(topics: GroupTopics, names: Collection[str]) -> RoutingSnapshot:
+        nonlocal reads
+        reads += 1
+        if reads == 1:
+            await second.wait()
+        else:
+            second.set()
+            await anyio.sleep(0.1)
+        return await read(topics, names)
+
+    def join(request: JoinGroupRequest, version: int) -> JoinGroupResponse | None:
+        response = peer.join(request, version)
+        assert response is not None
+        if peer.generation < 2:
+            peer.errors[HeartbeatRequest] = [ErrorCode.ILLEGAL_GENERATION]
+            return response
+        return response.__replace__(members=(JoinGroupResponseMember(member_id="other", metadata=both),))
+
+    monkeypatch.setattr(GroupTopics, "read", delayed)
+    peer.answers[JoinGroupRequest] = join
+    peer.answers[MetadataRequest] = lambda request, version: metadata_response(*METADATA.topics, topic_response("u", 1))
+    async with driver_at(peer, monkeypatch) as driver:
+        member, listener = driver.membership(Subscription("g", {"t": 1}, assignors=["range"])), Listener()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(member.run, listener)
+            await listener.until(1)
+            tasks.cancel_scope.cancel()
+        await member.leave()
+    (share,) = peer.of(SyncGroupRequest)[0].assignments
+    assert decode_assignment(share.assignment) == [A, B, TopicPartition("u", 0)]
 
 
 async def test_a_static_member_keeps_its_partitions_when_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:

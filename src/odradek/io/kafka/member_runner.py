@@ -353,13 +353,17 @@ class MemberRunner:
     # ---- metadata --------------------------------------------------------------------------------------------
 
     async def _compute(self, compute: Compute) -> None:
-        """Compute the assignment of the group from fresh metadata, however long that takes."""
+        """Compute the assignment of the group from fresh metadata, however long that takes, or until its generation has
+        ended: the next one may have other topics."""
         member = self.member
         assert isinstance(member, Member)
-        table = await self.retry(
-            lambda: self.topics.read(compute.topics), needed=lambda: member.state is ClassicMemberState.ASSIGNING
-        )
-        if table is not None:
+        generation = member.generation
+
+        def needed() -> bool:
+            return member.state is ClassicMemberState.ASSIGNING and member.generation == generation
+
+        table = await self.retry(lambda: self.topics.read(compute.topics), needed)
+        if table is not None and needed():
             member.assign(replica_racks(table, compute.topics))
             self._reported.notify()
 
