@@ -23,7 +23,7 @@ from odradek.core.kafka.routing_snapshot import RoutingSnapshot
 from odradek.core.kafka.subscription import decode_assignment, encode_assignment, encode_subscription
 from odradek.errors import BrokerError, ConfigError, DeadlineError, Fenced, GroupError, OdradekError, Unsupported
 from odradek.io.connection import ConnectionOptions
-from odradek.io.kafka import connections, group_topics, member_runner
+from odradek.io.kafka import connections, group_topics, member_runner, offsets
 from odradek.io.kafka.driver import KafkaDriver, KafkaOptions
 from odradek.io.kafka.group_topics import GroupTopics
 from odradek.io.kafka.membership import KafkaMembership
@@ -49,7 +49,9 @@ from odradek.wire.kafka.messages.groups import (
     OffsetFetchRequest,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
     OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
     SyncGroupRequest,
     SyncGroupResponse,
@@ -713,20 +715,44 @@ async def test_brokers_before_0_8_1_store_no_positions(monkeypatch: pytest.Monke
             await driver.offsets("g").fetch([A])
 
 
+async def test_0_8_1_is_asked_twice_whether_nothing_was_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that has just started does not know the topic, and answers in the same way."""
+    peer, answers = of_release("0.8.1"), [{}, {0: 7}]
+    peer.answers[MetadataRequest] = lambda request, version: METADATA
+
+    def fetch(request: OffsetFetchRequest, version: int) -> OffsetFetchResponse:
+        if not request.topics:
+            return OffsetFetchResponse()  # which only shows the release
+        known = answers.pop(0)
+        parts = tuple(
+            OffsetFetchResponsePartition(
+                partition_index=n, committed_offset=known.get(n, -1), error_code=0 if n in known else 3
+            )
+            for n in request.topics[0].partition_indexes
+        )
+        return OffsetFetchResponse(topics=(OffsetFetchResponseTopic(name="t", partitions=parts),))
+
+    peer.answers[OffsetFetchRequest] = fetch
+    monkeypatch.setattr(offsets, "NOT_KNOWN_S", 0.01)
+    async with driver_at(peer, monkeypatch) as driver:
+        assert await driver.offsets("g").fetch([A, B]) == {A: 7, B: None}
+    assert not answers
+
+
 async def test_positions_are_stored_and_read_from_outside_of_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = Coordinator()
     peer.errors[OffsetFetchRequest] = [ErrorCode.NOT_COORDINATOR]
     async with driver_at(peer, monkeypatch) as driver:
-        offsets = driver.offsets("g")
-        assert await offsets.fetch([]) == {}
-        await offsets.commit({})
-        await offsets.commit({A: Position(2)})
-        assert await offsets.fetch([A, B]) == {A: 2, B: None}
+        store = driver.offsets("g")
+        assert await store.fetch([]) == {}
+        await store.commit({})
+        await store.commit({A: Position(2)})
+        assert await store.fetch([A, B]) == {A: 2, B: None}
         (commit,) = peer.of(OffsetCommitRequest)
         assert (commit.generation_id_or_member_epoch, commit.member_id) == (-1, "")
         peer.errors[OffsetCommitRequest] = [ErrorCode.UNKNOWN_MEMBER_ID]
         with pytest.raises(BrokerError, match=r"positions not stored: t/0: UNKNOWN_MEMBER_ID"):
-            await offsets.commit({A: Position(3)})
+            await store.commit({A: Position(3)})
 
 
 async def test_storing_positions_ends_with_its_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:

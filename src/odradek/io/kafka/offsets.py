@@ -33,6 +33,10 @@ R = TypeVar("R", bound=Response)
 MAX_NAMED = 5
 """Partitions named in one error; further ones are only counted."""
 
+NOT_KNOWN_S = 1.0
+"""Before 0.8.2 brokers answer as to a partition that nothing was committed for while they do not know its topic yet,
+because they have just started. An answer that is the same after this time says that nothing was committed (s)."""
+
 _OTHER_TOPIC = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 """Codes for a topic that was deleted, and may be made again."""
 
@@ -103,11 +107,17 @@ class KafkaOffsets:
         """
         group, epochs = GroupMetadata(self.group), self._access.epochs
         read: dict[TopicPartition, Offset | None] = {}
+        not_known: set[TopicPartition] = set()
 
         async def attempt() -> dict[TopicPartition, Committed]:
             missing = [p for p in partitions if p not in read]
             response = await self._ask(OffsetFetchRequest, lambda v: fetch_request(missing, group, v, stable=True))
             answers = read_fetch(response, missing)
+            doubtful = {p for p, answer in answers.items() if answer.step is OffsetStep.DONE and answer.error_code}
+            if doubtful := doubtful - not_known:
+                not_known.update(doubtful)
+                answers |= {p: replace(answers[p], step=OffsetStep.RETRY) for p in doubtful}
+                await anyio.sleep(min(NOT_KNOWN_S, self._access.timeout_s / 4))
             for partition, answer in answers.items():
                 if answer.step is OffsetStep.DONE:
                     read[partition] = answer.offset
