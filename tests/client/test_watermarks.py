@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.client.one_member import consuming, make_cluster, tp, until
 
@@ -38,7 +40,7 @@ async def test_they_follow_the_log_without_a_request_of_their_own() -> None:
 
 @pytest.mark.parametrize(("isolation", "lag"), [("read_committed", 0), ("read_uncommitted", 1)])
 async def test_both_lags_end_where_an_open_transaction_begins_if_nothing_behind_it_is_read(
-    isolation: str, lag: int
+    isolation: Any, lag: int
 ) -> None:
     cluster = make_cluster(3)
     async with (

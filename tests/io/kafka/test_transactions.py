@@ -194,7 +194,7 @@ class Bench:
 
     async def write(self) -> None:
         batch = PartitionBatch(T0, [b"v"])
-        while not self.transactions.may_send(batch):
+        while not self.transactions.may_send(batch, 0):
             if self.failures:
                 raise self.failures[0][0]
             await self.changed.wait()
@@ -317,7 +317,7 @@ async def test_a_gap_in_the_sequences_gets_a_new_epoch(bench: Bench, coordinator
     with anyio.fail_after(30):
         await transactions.initialize()
         transactions.begin()
-        while not transactions.may_send(lost):
+        while not transactions.may_send(lost, 0):
             await bench.changed.wait()
         transactions.assign(lost)
         transactions.release(lost, may_be_written=True)
