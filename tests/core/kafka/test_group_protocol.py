@@ -71,6 +71,7 @@ def test_assignors_have_the_names_of_the_protocol() -> None:
 def test_only_a_group_that_cannot_be_joined_leads_back_to_the_classic_protocol() -> None:
     assert falls_back(ConsumerGroupHeartbeatResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
     assert falls_back(ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION))
+    assert falls_back(ConsumerGroupHeartbeatResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION))
     assert not falls_back(ConsumerGroupHeartbeatResponse(error_code=ErrorCode.FENCED_MEMBER_EPOCH))
     assert not falls_back(ConsumerGroupHeartbeatResponse())
     assert not falls_back(HeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION))

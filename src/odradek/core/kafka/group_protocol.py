@@ -40,7 +40,12 @@ ASSIGNORS: Mapping[str, type[Assignor]] = {
 so that it can join the groups of all usual clients."""
 
 _NOT_JOINABLE = frozenset(
-    {ErrorCode.UNSUPPORTED_VERSION, ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.INCONSISTENT_GROUP_PROTOCOL}
+    {
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+        ErrorCode.INVALID_REGULAR_EXPRESSION,
+    }
 )
 
 
@@ -92,5 +97,6 @@ def assignors_of(names: Sequence[str] | None) -> list[Assignor]:
 
 def falls_back(response: Response) -> bool:
     """Return True if a member whose protocol was not chosen by the user has to join with the classic one instead:
-    the group has classic members that cannot be joined by others, or the protocol is switched off."""
+    the group has classic members that cannot be joined by others, the protocol is switched off, or the coordinator
+    cannot match the pattern of the subscription, as one that looks ahead (RE2)."""
     return isinstance(response, ConsumerGroupHeartbeatResponse) and response.error_code in _NOT_JOINABLE
