@@ -424,6 +424,18 @@ async def test_a_position_of_a_topic_that_was_made_again_is_not_committed_in_the
     assert sent == [("", b"1" * 16) if version == 10 else ("t", bytes(16))]
 
 
+async def test_positions_of_a_topic_that_was_deleted_are_an_error_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Coordinator()
+    async with driver_at(peer, monkeypatch) as driver:
+        await driver.metadata.table_for_topic("t")
+        peer.errors[OffsetCommitRequest] = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 1000
+        peer.answers[MetadataRequest] = lambda request, version: metadata_response(UNKNOWN)
+        with anyio.fail_after(offsets.NOT_KNOWN_S + 3), pytest.raises(BrokerError, match="not stored: t/0") as caught:
+            await driver.offsets("g").commit({A: Position(100)})
+    assert caught.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert len(peer.of(OffsetCommitRequest)) > 1
+
+
 async def test_positions_of_others_are_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = Coordinator()
     async with member_of(peer, monkeypatch) as (member, listener):

@@ -34,8 +34,8 @@ MAX_NAMED = 5
 """Partitions named in one error; further ones are only counted."""
 
 NOT_KNOWN_S = 1.0
-"""Before 0.8.2 brokers answer as to a partition that nothing was committed for while they do not know its topic yet,
-because they have just started. An answer that is the same after this time says that nothing was committed (s)."""
+"""Brokers that have just started do not know all topics yet. They are believed if they say the same after this time
+(s): that a topic was deleted or, before 0.8.2, that nothing was committed."""
 
 _OTHER_TOPIC = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 """Codes for a topic that was deleted, and may be made again."""
@@ -156,7 +156,7 @@ class KafkaOffsets:
             BrokerError, TransportError, DeadlineError: Names partitions that were not stored, and why.
             Unsupported: The brokers are older than 0.8.1, or than 0.8.2 and there is a text.
         """
-        topics, left = self._access.metadata, dict(positions)
+        topics, left, gone_since = self._access.metadata, dict(positions), dict[str, float]()
         topic_ids = {p.topic: topics.table.state.topic_id(p.topic) for p in positions}
         if any(metadata.values()) and not self._access.versions().has_offsets_in_kafka:
             raise Unsupported("metadata of committed positions", "Kafka 0.8.2")
@@ -182,6 +182,8 @@ class KafkaOffsets:
             # leaves its positions out.
             if not codes.isdisjoint(_OTHER_TOPIC):
                 await topics.refresh()
+                for partition in self._deleted(answers, gone_since):
+                    answers[partition] = replace(answers[partition], step=OffsetStep.FAIL)
             again = {code for code in codes if refused is not None and refused(sent, code)}
             return {
                 p: replace(answer, step=OffsetStep.REJOIN) if answer.error_code in again else answer
@@ -190,6 +192,16 @@ class KafkaOffsets:
 
         if positions:
             await self._until_done(attempt, "positions not stored")
+
+    def _deleted(
+        self, answers: Mapping[TopicPartition, Committed], gone_since: dict[str, float]
+    ) -> list[TopicPartition]:
+        """Return the partitions that the coordinator does not know and whose topics the metadata has not had for
+        `NOT_KNOWN_S`. `gone_since` has when it was first seen without them (s)."""
+        known, now = self._access.metadata.table.state.topics, anyio.current_time()
+        unknown = [p for p, answer in answers.items() if answer.error_code in _OTHER_TOPIC and p.topic in known]
+        gone = [p for p in unknown if not known[p.topic].partitions]
+        return [p for p in gone if now - gone_since.setdefault(p.topic, now) >= NOT_KNOWN_S]
 
     def with_epochs(
         self, positions: Mapping[TopicPartition, Position], metadata: Mapping[TopicPartition, str] = NO_METADATA
