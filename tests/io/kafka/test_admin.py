@@ -64,7 +64,7 @@ from odradek.wire.kafka.messages.share_groups import (
 from odradek.wire.kafka.schema import Request
 
 from ..limits import TimeLimit
-from .admin_peer import ONE, P0, Cluster, admin_of
+from .admin_peer import ONE, P0, Cluster, admin_of, offsets
 from .peer import EVERYTHING
 
 pytestmark = pytest.mark.anyio
@@ -77,6 +77,13 @@ async def test_a_topic_is_created_by_the_new_controller_if_the_old_one_refuses(m
         peer.controller = 2
         assert (await admin.create_topics(ONE, validate_only=True)).done.keys() == {"t"}
     assert peer.count(CreateTopicsRequest) == 3 and "b:9092" in peer.connections
+
+
+async def test_a_topic_is_created_by_the_new_controller_if_the_old_one_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Cluster()
+    async with admin_of(peer, monkeypatch) as admin:
+        await peer.fail_over()
+        assert (await admin.create_topics(ONE, validate_only=True)).done.keys() == {"t"}
 
 
 async def test_a_creation_without_an_answer_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,6 +284,15 @@ async def test_offsets_are_found_by_the_new_leader_and_one_that_fails_keeps_no_o
         results = await admin.list_offsets({P0: OffsetSpec.MAX_TIMESTAMP, no: EARLIEST}, read_committed=False)
     assert results.done == {P0: OffsetListing(Position(4), 7, None)} and peer.count(ListOffsetsRequest) == 2
     assert "UNKNOWN_TOPIC_OR_PARTITION" in str(results.failed[no])
+
+
+async def test_offsets_are_found_by_the_new_leader_if_the_old_one_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Cluster()
+    peer.answers[ListOffsetsRequest] = offsets
+    async with admin_of(peer, monkeypatch) as admin:
+        assert (await admin.list_offsets({P0: LATEST}, read_committed=False)).done
+        await peer.fail_over()
+        assert (await admin.list_offsets({P0: LATEST}, read_committed=False)).done
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from odradek.core.admin import Results
@@ -111,10 +112,10 @@ class AdminRequests:
         changes: bool = False,
     ) -> R:
         """Send a request to the broker with this id (see `ask_any`). Raises BrokerError if there is none."""
-        broker = self.broker(number)
+        known = self.broker(number)
 
         async def attempt() -> R:
-            response = await self.ask(broker, api, build)
+            response = await self.ask(self.metadata.table.brokers.get(number, known), api, build)
             _raise_passing(codes(response), api)
             return response
 
@@ -134,13 +135,7 @@ class AdminRequests:
             leader = self.metadata.table.leader(partition)
             if leader is None:
                 raise broker_error(ErrorCode.LEADER_NOT_AVAILABLE, f"{what} {partition}")
-            response = await self.ask(leader, api, build)
-            try:
-                return read(response)
-            except OdradekError as error:
-                if error.refresh_metadata:
-                    await self.metadata.refresh()
-                raise
+            return read(await self.ask(leader, api, build))
 
         if self.metadata.table.state.partition(partition) is None:
             raise broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{what} {partition}")
@@ -218,11 +213,25 @@ class AdminRequests:
         return await self.until_accepted(api.SPEC.name, attempt, changes=changes)
 
     async def until_accepted(self, what: str, attempt: Callable[[], Awaitable[T]], *, changes: bool = False) -> T:
-        """Repeat an attempt while its errors pass, and while there is time; then raise the last one."""
+        """Repeat an attempt while its errors pass, and while there is time; then raise the last one. The metadata is
+        read again before the next attempt if an error, also that of a broker that is gone, shows that it is stale."""
+
+        def passes(error: OdradekError) -> bool:
+            return error.retriable and not (changes and error.sent)
+
+        async def refreshing() -> T:
+            try:
+                return await attempt()
+            except OdradekError as error:
+                if error.refresh_metadata and passes(error):
+                    with suppress(OdradekError):  # that of the attempt says what the request met
+                        await self.metadata.refresh()
+                raise
+
         return await retry(
-            attempt,
+            refreshing,
             self._access.backoff,
-            passes=lambda error: error.retriable and not (changes and error.sent),
+            passes=passes,
             limit_s=self._access.timeout_s,
             late=DeadlineError(what, self._access.timeout_s, sent=changes),
         )
