@@ -58,10 +58,19 @@ async def resolve_positions(
     """Resolve positions: return those that are known now, and the errors of the others.
 
     All brokers are asked at the same time, each for a bounded number of partitions at a time. A broker that refuses
-    because it no longer leads a partition, or not yet, is asked again for some seconds. A partition that no live broker
-    serves is in neither. Cancellation: safe.
+    because it no longer leads a partition, or not yet, is asked again for some seconds. If one does not answer, those
+    that lead its partitions by now are asked. A partition that no live broker serves is in neither. Cancellation: safe.
     """
+    leaders = {partition: driver.metadata.table.leader(partition) for partition in wanted}
     positions, errors = await _resolve_once(driver, wanted, read_committed)
+    if any(error.retriable and not isinstance(error, BrokerError) for error in errors.values()):
+        with suppress(OdradekError):
+            await driver.metadata.refresh()
+        table = driver.metadata.table
+        moved = {p: wanted[p] for p in errors if table.leader(p) not in (None, leaders[p])}
+        more, failed = await _resolve_once(driver, moved, read_committed)
+        positions |= more
+        errors = {p: error for p, error in (errors | failed).items() if p not in more}
     for attempt in range(REFUSALS):
         refused = {p: wanted[p] for p, error in errors.items() if isinstance(error, BrokerError) and error.retriable}
         if not refused:
