@@ -55,6 +55,8 @@ from odradek.wire.kafka.messages.metadata import (
     ApiVersionsRequest,
     ApiVersionsResponse,
     MetadataRequest,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
 )
 from odradek.wire.kafka.messages.share_groups import (
     DescribedShareGroup,
@@ -64,7 +66,7 @@ from odradek.wire.kafka.messages.share_groups import (
 from odradek.wire.kafka.schema import Request
 
 from ..limits import TimeLimit
-from .admin_peer import ONE, P0, Cluster, admin_of, offsets
+from .admin_peer import ONE, P0, TOPIC, Cluster, admin_of, offsets
 from .peer import EVERYTHING
 
 pytestmark = pytest.mark.anyio
@@ -293,6 +295,28 @@ async def test_offsets_are_found_by_the_new_leader_if_the_old_one_is_gone(monkey
         assert (await admin.list_offsets({P0: LATEST}, read_committed=False)).done
         await peer.fail_over()
         assert (await admin.list_offsets({P0: LATEST}, read_committed=False)).done
+
+
+async def test_offsets_are_found_in_a_partition_that_was_added_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Cluster()
+    peer.answers[ListOffsetsRequest] = offsets
+    added = TopicPartition("t", 1)
+    async with admin_of(peer, monkeypatch) as admin:
+        assert (await admin.list_offsets({P0: LATEST}, read_committed=False)).done
+        partitions = [MetadataResponsePartition(partition_index=n, leader_id=1) for n in (0, 1)]
+        peer.topics = (MetadataResponseTopic(name="t", partitions=tuple(partitions)),)
+        results = await admin.list_offsets({P0: LATEST, added: LATEST}, read_committed=False)
+    assert {partition: each.position for partition, each in results.done.items()} == {P0: 4, added: 5}
+
+
+async def test_a_topic_that_may_not_be_read_keeps_no_other_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Cluster()
+    peer.answers[ListOffsetsRequest] = offsets
+    peer.topics = (TOPIC, MetadataResponseTopic(name="secret", error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    secret = TopicPartition("secret", 0)
+    async with admin_of(peer, monkeypatch) as admin:
+        results = await admin.list_offsets({P0: LATEST, secret: LATEST}, read_committed=False)
+    assert results.done.keys() == {P0} and "TOPIC_AUTHORIZATION_FAILED" in str(results.failed[secret])
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -11,7 +11,7 @@ from odradek.core.backoff import Backoff
 from odradek.core.kafka.admin_topics import item_results
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.versions import BrokerVersions
-from odradek.errors import DeadlineError, OdradekError, Unsupported
+from odradek.errors import BrokerError, DeadlineError, OdradekError, Unsupported
 from odradek.io.gather import gather_outcomes
 from odradek.io.kafka.coordinators import CoordinatorType
 from odradek.io.kafka.metadata import KafkaMetadata
@@ -137,14 +137,21 @@ class AdminRequests:
                 raise broker_error(ErrorCode.LEADER_NOT_AVAILABLE, f"{what} {partition}")
             return read(await self.ask(leader, api, build))
 
-        if self.metadata.table.state.partition(partition) is None:
-            raise broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{what} {partition}")
+        state = self.metadata.table.state
+        if state.partition(partition) is None:
+            topic = state.topics.get(partition.topic)
+            code = ErrorCode.NONE if topic is None else topic.error_code
+            raise broker_error(code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{what} {partition}")
         return await self.until_accepted(api.SPEC.name, attempt)
 
-    async def read_topics_of(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read the topics of partitions, so that their leaders are known."""
+    async def read_topics_of(self, partitions: Collection[TopicPartition]) -> None:
+        """Read the topics of partitions, so that their leaders are known: again if one of the partitions is not, which
+        may have been added since. An error of one topic is that of its partitions (`ask_leader`)."""
         for topic in {partition.topic for partition in partitions}:
-            await self.metadata.table_for_topic(topic)
+            with suppress(BrokerError):
+                await self.metadata.table_for_topic(topic)
+        if any(self.metadata.table.state.partition(partition) is None for partition in partitions):
+            await self.metadata.refresh()
 
     def broker(self, number: int) -> Broker:
         """Return the broker with this id. Raises BrokerError if there is none."""
