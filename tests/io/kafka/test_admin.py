@@ -66,7 +66,7 @@ from odradek.wire.kafka.messages.share_groups import (
 from odradek.wire.kafka.schema import Request
 
 from ..limits import TimeLimit
-from .admin_peer import ONE, P0, TOPIC, Cluster, admin_of, offsets
+from .admin_peer import BROKERS, ONE, P0, TOPIC, Cluster, admin_of, offsets, opened
 from .peer import EVERYTHING
 
 pytestmark = pytest.mark.anyio
@@ -374,3 +374,18 @@ async def test_groups_are_listed_again_while_their_broker_reads_them(monkeypatch
     assert all(
         request.states_filter == ("Empty",) for request, _ in peer.requests if isinstance(request, ListGroupsRequest)
     )
+
+
+async def test_groups_are_those_of_the_brokers_that_there_are_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Cluster()
+    names = iter("abcdefgh")
+    peer.answers[ListGroupsRequest] = lambda request, version: ListGroupsResponse(
+        groups=(ListedGroup(group_id=next(names), protocol_type="consumer"),)
+    )
+    peer.brokers = BROKERS[:1]
+    async with opened(peer, monkeypatch) as driver:
+        assert [len(await driver.admin().list_groups()), len(await driver.groups())] == [1, 1]
+        peer.brokers = BROKERS
+        assert len(await driver.admin().list_groups()) == 2
+        await peer.fail_over()
+        assert [len(await driver.groups()), len(await driver.admin().list_groups())] == [1, 1]

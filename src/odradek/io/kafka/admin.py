@@ -350,7 +350,7 @@ class KafkaAdmin(ClusterAdmin):
             )
             return groups.read_listed(answer, broker)
 
-        lists = await gather(listed, self._requests.metadata.table.brokers.values())
+        lists = await gather(listed, await self._requests.brokers())
         return sorted({group.name: group for each in lists for group in each}.values(), key=lambda group: group.name)
 
     async def describe_groups(self, names: Sequence[str]) -> Results[str, GroupDescription]:

@@ -118,7 +118,9 @@ class KafkaBrokersAdmin:
             )
             return cluster.read_log_dirs(response)
 
-        return await each(sorted(self._requests.metadata.table.brokers) if brokers is None else brokers, describe)
+        if brokers is None:
+            brokers = sorted(broker.id for broker in await self._requests.brokers())
+        return await each(brokers, describe)
 
     async def move_replicas(self, targets: Mapping[Replica, str]) -> Results[Replica, None]:
         """Begin to move replicas to other directories (see `BrokersAdmin`): each broker moves its own."""

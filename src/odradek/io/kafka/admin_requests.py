@@ -153,6 +153,11 @@ class AdminRequests:
         if any(self.metadata.table.state.partition(partition) is None for partition in partitions):
             await self.metadata.refresh()
 
+    async def brokers(self) -> list[Broker]:
+        """Return all brokers, read now: what only one that has just joined knows is not to be missing."""
+        await self.metadata.refresh()
+        return list(self.metadata.table.brokers.values())
+
     def broker(self, number: int) -> Broker:
         """Return the broker with this id. Raises BrokerError if there is none."""
         broker = self.metadata.table.brokers.get(number)

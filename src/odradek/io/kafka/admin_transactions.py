@@ -46,7 +46,7 @@ class KafkaTransactionsAdmin:
             )
             return transactions.read_transactions(response, broker)
 
-        lists = await gather(listed, self._requests.metadata.table.brokers.values())
+        lists = await gather(listed, await self._requests.brokers())
         return sorted(transaction for listing in lists for transaction in listing)
 
     async def describe_transactions(self, transactional_ids: Sequence[str]) -> Results[str, TransactionDescription]:

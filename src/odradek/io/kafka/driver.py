@@ -420,7 +420,8 @@ class KafkaDriver:
         """
         if not self.versions().has(messages.groups.ListGroupsRequest):
             raise Unsupported("listing groups", "Kafka 0.9")
-        listed = await gather(self._groups_of, self.metadata.table.brokers.values())
+        brokers = (await self.metadata.refresh()).brokers  # what only one that has just joined lists would be missing
+        listed = await gather(self._groups_of, brokers.values())
         return sorted({group for groups in listed for group in groups})
 
     async def _groups_of(self, broker: Broker) -> list[str]:
