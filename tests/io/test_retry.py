@@ -9,7 +9,7 @@ import pytest
 
 from odradek.core.backoff import Backoff
 from odradek.errors import ConfigError, DeadlineError, OdradekError, Unreachable
-from odradek.io.retry import first_answer, retry
+from odradek.io.retry import first_answer, quickest_answer, retry
 
 pytestmark = pytest.mark.anyio
 
@@ -85,3 +85,22 @@ async def test_brokers_are_asked_until_one_answers(
     except OdradekError as error:
         result = error
     assert result is expected
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "expected"),
+    [
+        ((None, PASSING, "answer", FINAL), "answer"),
+        ((None, FINAL, "not reached"), FINAL),
+        ((PASSING, OTHER), OTHER),
+        ((), LATE),
+    ],
+)
+async def test_the_next_broker_is_asked_while_one_is_silent(
+    outcomes: tuple[OdradekError | str | None, ...], expected: OdradekError | str
+) -> None:
+    ask = attempts(*outcomes)
+    try:
+        assert await quickest_answer(outcomes, lambda broker: ask(), LATE, 0.01) == expected
+    except OdradekError as error:
+        assert error is expected

@@ -13,7 +13,7 @@ import anyio
 from odradek.core.backoff import Backoff
 from odradek.errors import OdradekError
 
-__all__ = ["first_answer", "retry"]
+__all__ = ["first_answer", "quickest_answer", "retry"]
 
 B = TypeVar("B")
 T = TypeVar("T")
@@ -73,3 +73,37 @@ async def first_answer(
                 raise
             error = failed
     raise error
+
+
+async def quickest_answer(
+    brokers: Iterable[B], ask: Callable[[B], Awaitable[T]], none: OdradekError, silence_s: float
+) -> T:
+    """Ask one broker after the other, each once, until one answers; the next one also while those before have been
+    silent for a time (s). For questions only: several brokers may get them. Cancellation: that of `ask`.
+
+    Raises:
+        OdradekError: The first error that does not pass; or the last one; or `none`, if there is no broker.
+    """
+    error, answers, final = none, list[T](), list[OdradekError]()
+
+    async def attempt(broker: B, ended: anyio.Event) -> None:
+        nonlocal error
+        try:
+            answers.append(await ask(broker))
+        except OdradekError as failed:
+            error = failed
+            if not failed.retriable:
+                final.append(failed)
+        if answers or final:
+            tasks.cancel_scope.cancel()
+        ended.set()
+
+    async with anyio.create_task_group() as tasks:
+        for broker in brokers:
+            ended = anyio.Event()
+            tasks.start_soon(attempt, broker, ended)
+            with anyio.move_on_after(silence_s):
+                await ended.wait()
+    if answers:
+        return answers[0]
+    raise final[0] if final else error

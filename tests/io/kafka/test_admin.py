@@ -10,6 +10,7 @@ import pytest
 
 from odradek.core.admin import ConfigKind, ConfigSource, OffsetChoice, OffsetListing, OffsetSpec
 from odradek.errors import BrokerError, ConnectionLost, DeadlineError, Unsupported
+from odradek.io.kafka import admin_requests, driver
 from odradek.types import EARLIEST, LATEST, Broker, Position, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.admin import (
@@ -63,10 +64,10 @@ from odradek.wire.kafka.messages.share_groups import (
     ShareGroupDescribeRequest,
     ShareGroupDescribeResponse,
 )
-from odradek.wire.kafka.schema import Request
+from odradek.wire.kafka.schema import Request, Response
 
 from ..limits import TimeLimit
-from .admin_peer import BROKERS, ONE, P0, TOPIC, Cluster, admin_of, offsets, opened
+from .admin_peer import BROKERS, COORDINATOR, ONE, P0, TOPIC, Cluster, admin_of, offsets, opened
 from .peer import EVERYTHING
 
 pytestmark = pytest.mark.anyio
@@ -126,6 +127,18 @@ async def test_a_group_is_deleted_once_its_coordinator_is_found(
     assert (peer.count(DeleteGroupsRequest), peer.count(FindCoordinatorRequest)) == (2, 2)
 
 
+async def test_a_coordinator_is_looked_up_at_the_next_broker_while_one_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(driver, "SILENCE_S", 0.01)
+    peer = Cluster()
+    answers: list[Response | None] = [None, COORDINATOR]
+    peer.answers[FindCoordinatorRequest] = lambda request, version: answers.pop(0)
+    async with admin_of(peer, monkeypatch) as admin:
+        with anyio.fail_after(3):
+            assert (await admin.delete_groups(["g"])).done == {"g": None}
+
+
 async def test_an_error_of_a_group_is_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = Cluster()
     peer.codes[DeleteGroupsRequest] = [ErrorCode.NON_EMPTY_GROUP]
@@ -150,6 +163,26 @@ async def test_a_group_is_described_by_the_protocol_that_it_has(
     async with admin_of(peer, monkeypatch) as admin:
         described = (await admin.describe_groups(["g"])).done["g"]
     assert (described.type, described.coordinator) == (type_, Broker(1, "b", 9091))
+
+
+async def test_a_question_goes_to_the_next_broker_while_one_is_silent_and_a_change_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(admin_requests, "SILENCE_S", 0.01)
+    peer = Cluster()
+    asked: list[object] = []
+
+    def answer(request: Request[Any], version: int) -> Response | None:
+        asked.append(request)
+        return peer.default(request, version) if len(asked) == 2 else None  # the first broker is silent
+
+    peer.answers |= dict.fromkeys((DescribeConfigsRequest, IncrementalAlterConfigsRequest), answer)
+    async with admin_of(peer, monkeypatch) as admin:
+        await admin.describe_topic_configs(["t"])
+        assert len(asked) == 2
+        with anyio.move_on_after(0.2) as late:
+            await admin.alter_topic_configs({"t": {"a": "b"}}, validate_only=False)
+    assert late.cancelled_caught and len(asked) == 3
 
 
 async def test_records_are_deleted_by_the_new_leader(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,9 +416,9 @@ async def test_groups_are_those_of_the_brokers_that_there_are_now(monkeypatch: p
         groups=(ListedGroup(group_id=next(names), protocol_type="consumer"),)
     )
     peer.brokers = BROKERS[:1]
-    async with opened(peer, monkeypatch) as driver:
-        assert [len(await driver.admin().list_groups()), len(await driver.groups())] == [1, 1]
+    async with opened(peer, monkeypatch) as cluster:
+        assert [len(await cluster.admin().list_groups()), len(await cluster.groups())] == [1, 1]
         peer.brokers = BROKERS
-        assert len(await driver.admin().list_groups()) == 2
+        assert len(await cluster.admin().list_groups()) == 2
         await peer.fail_over()
-        assert [len(await driver.groups()), len(await driver.admin().list_groups())] == [1, 1]
+        assert [len(await cluster.groups()), len(await cluster.admin().list_groups())] == [1, 1]

@@ -210,10 +210,12 @@ class KafkaAdmin(ClusterAdmin):
 
         return await each(brokers, describe)
 
-    async def _ask_broker(self, number: int | None, api: type[Request[R]], request: Request[R]) -> R:
+    async def _ask_broker(
+        self, number: int | None, api: type[Request[R]], request: Request[R], *, changes: bool = False
+    ) -> R:
         """Send a request to a broker about itself, or to any about all of them."""
         if number is None:
-            return await self._requests.ask_any(api, lambda v: request)
+            return await self._requests.ask_any(api, lambda v: request, changes=changes, repeatable=True)
         return await self._requests.ask(self._requests.broker(number), api, lambda v: request)
 
     async def alter_topic_configs(
@@ -224,7 +226,9 @@ class KafkaAdmin(ClusterAdmin):
         if not self._requests.has(IncrementalAlterConfigsRequest):
             return await self._replace_topic_configs(changes, validate_only)
         request = topics.incremental_request(topics.TOPIC, changes, validate_only=validate_only)
-        response = await self._requests.ask_any(IncrementalAlterConfigsRequest, lambda v: request)
+        response = await self._requests.ask_any(
+            IncrementalAlterConfigsRequest, lambda v: request, changes=True, repeatable=True
+        )
         return topics.read_altered(response.responses, changes)
 
     async def _replace_topic_configs(
@@ -236,7 +240,7 @@ class KafkaAdmin(ClusterAdmin):
         if not merged:
             return Results({}, present.failed)
         request = topics.alter_request(topics.TOPIC, merged, validate_only=validate_only)
-        response = await self._requests.ask_any(AlterConfigsRequest, lambda v: request)
+        response = await self._requests.ask_any(AlterConfigsRequest, lambda v: request, changes=True, repeatable=True)
         results = topics.read_altered(response.responses, merged)
         return Results(results.done, {**present.failed, **results.failed})
 
@@ -250,7 +254,7 @@ class KafkaAdmin(ClusterAdmin):
         async def alter(number: int | None) -> None:
             named = {_broker_name(number): changes[number]}
             request = topics.incremental_request(topics.BROKER, named, validate_only=validate_only)
-            response = await self._ask_broker(number, IncrementalAlterConfigsRequest, request)
+            response = await self._ask_broker(number, IncrementalAlterConfigsRequest, request, changes=True)
             topics.read_altered(response.responses, named).check()
 
         return await each(list(changes), alter)
@@ -268,7 +272,9 @@ class KafkaAdmin(ClusterAdmin):
         """Set entries (see `ClusterAdmin`)."""
         self._require_configs(kind)
         request = topics.incremental_request(kind, changes, validate_only=validate_only)
-        response = await self._requests.ask_any(IncrementalAlterConfigsRequest, lambda v: request)
+        response = await self._requests.ask_any(
+            IncrementalAlterConfigsRequest, lambda v: request, changes=True, repeatable=True
+        )
         return topics.read_altered(response.responses, changes)
 
     async def list_client_metrics(self) -> Sequence[str]:

@@ -66,7 +66,10 @@ class KafkaAccessAdmin:
         """Create entries (see `AccessAdmin`). That may be repeated: the same entry is not made twice."""
         self._require_acls(CreateAclsRequest)
         response = await self._requests.ask_any(
-            CreateAclsRequest, lambda versions: access.create_acls_request(acls, versions)
+            CreateAclsRequest,
+            lambda versions: access.create_acls_request(acls, versions),
+            changes=True,
+            repeatable=True,
         )
         return access.read_created_acls(response, acls)
 
@@ -147,7 +150,9 @@ class KafkaAccessAdmin:
         """Set quotas (see `AccessAdmin`). That may be repeated."""
         self._require_quotas(AlterClientQuotasRequest)
         request = access.alter_quotas_request(changes, validate_only=validate_only)
-        response = await self._requests.ask_any(AlterClientQuotasRequest, lambda v: request)
+        response = await self._requests.ask_any(
+            AlterClientQuotasRequest, lambda v: request, changes=True, repeatable=True
+        )
         return access.read_altered_quotas(response, changes)
 
     def _require_quotas(self, api: type[Request[R]]) -> None:
@@ -173,7 +178,11 @@ class KafkaAccessAdmin:
         period = access.BROKERS_DEFAULT if seconds is None else int(seconds * 1000)
         request = RenewDelegationTokenRequest(hmac=hmac, renew_period_ms=period)
         response = await self._requests.ask_any(
-            RenewDelegationTokenRequest, lambda v: request, lambda response: [response.error_code]
+            RenewDelegationTokenRequest,
+            lambda v: request,
+            lambda response: [response.error_code],
+            changes=True,
+            repeatable=True,
         )
         return _end(response.error_code, response.expiry_timestamp_ms, "renewing a delegation token")
 

@@ -14,9 +14,9 @@ from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import BrokerError, DeadlineError, OdradekError, Unsupported
 from odradek.io.gather import gather_outcomes
 from odradek.io.kafka.coordinators import CoordinatorType
-from odradek.io.kafka.metadata import KafkaMetadata
+from odradek.io.kafka.metadata import SILENCE_S, KafkaMetadata
 from odradek.io.kafka.offsets import CoordinatorAccess
-from odradek.io.retry import first_answer, retry
+from odradek.io.retry import first_answer, quickest_answer, retry
 from odradek.types import Broker, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.schema import Request, Response
@@ -77,30 +77,37 @@ class AdminRequests:
         codes: Callable[[R], Iterable[int]] = lambda response: (),
         *,
         changes: bool = False,
+        repeatable: bool = False,
     ) -> R:
-        """Send a request to any broker: the next one if it does not answer, until the time is over.
+        """Send a request to any broker: the next one if it does not answer, until the time is over. A question goes to
+        the next one, too, while one is silent; a change does not: a late one might undo what came after it.
 
         Args:
             codes: Returns the error codes of a response that concern it as a whole: the request is repeated while one
                 of them is retriable.
-            changes: True if a request that may have been applied must not be repeated.
+            changes: True if it is a change, which must not be repeated if it may have been applied.
+            repeatable: True if that change may be repeated.
         """
+        once = changes and not repeatable
 
         async def attempt() -> R:
             if not self.metadata.table.brokers:  # 0.8.0 and 0.8.1 only list those that have a partition
                 await self.metadata.all_topics()
             brokers = list(self.metadata.table.brokers.values())
             none = broker_error(ErrorCode.BROKER_NOT_AVAILABLE, "no broker is known")
-            response = await first_answer(
-                brokers,
-                lambda broker: self.ask(broker, api, build),
-                none,
-                lambda error: error.retriable and not (changes and error.sent),
-            )
+            if changes:
+                response = await first_answer(
+                    brokers,
+                    lambda broker: self.ask(broker, api, build),
+                    none,
+                    lambda error: error.retriable and not (once and error.sent),
+                )
+            else:
+                response = await quickest_answer(brokers, lambda broker: self.ask(broker, api, build), none, SILENCE_S)
             _raise_passing(codes(response), api)
             return response
 
-        return await self.until_accepted(api.SPEC.name, attempt, changes=changes)
+        return await self.until_accepted(api.SPEC.name, attempt, changes=once)
 
     async def ask_broker(
         self,

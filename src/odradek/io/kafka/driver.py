@@ -26,9 +26,9 @@ from odradek.io.kafka.connection import KafkaConnection
 from odradek.io.kafka.connections import BrokerConnections
 from odradek.io.kafka.coordinators import Coordinators, CoordinatorType
 from odradek.io.kafka.log_access import KafkaLogAccess
-from odradek.io.kafka.metadata import KafkaMetadata, MetadataOptions
+from odradek.io.kafka.metadata import SILENCE_S, KafkaMetadata, MetadataOptions
 from odradek.io.kafka.topic_check import TopicCheck
-from odradek.io.retry import first_answer
+from odradek.io.retry import first_answer, quickest_answer
 from odradek.io.tls import client_context
 from odradek.types import Broker, KiB
 from odradek.wire.kafka import messages
@@ -258,15 +258,22 @@ class KafkaDriver:
 
         Raises the error of the last one, or the first that trying again cannot change.
         """
+        none = Closed(f"{self!r}: no broker is known")
+        return await first_answer(
+            self._shuffled_brokers(), lambda broker: self.connections.ask(broker, api, build), none
+        )
+
+    def _shuffled_brokers(self) -> list[Broker]:
         brokers = list(self.metadata.table.brokers.values())
         shuffle(brokers)
-        none = Closed(f"{self!r}: no broker is known")
-        return await first_answer(brokers, lambda broker: self.connections.ask(broker, api, build), none)
+        return brokers
 
     async def _ask_any(
         self, build: Callable[[BrokerVersions], messages.groups.FindCoordinatorRequest]
     ) -> messages.groups.FindCoordinatorResponse:
-        return await self.ask(messages.groups.FindCoordinatorRequest, build)
+        api, brokers = messages.groups.FindCoordinatorRequest, self._shuffled_brokers()
+        none = Closed(f"{self!r}: no broker is known")
+        return await quickest_answer(brokers, lambda each: self.connections.ask(each, api, build), none, SILENCE_S)
 
     def _routing(self) -> KafkaRoutingTable:
         return self._metadata.table.state

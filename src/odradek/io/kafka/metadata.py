@@ -29,7 +29,7 @@ from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.common import NodeEndpoint
 from odradek.wire.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
-__all__ = ["Ask", "KafkaMetadata", "MetadataOptions", "metadata_request"]
+__all__ = ["SILENCE_S", "Ask", "KafkaMetadata", "MetadataOptions", "metadata_request"]
 
 log = logging.getLogger("odradek.metadata")
 
