@@ -241,6 +241,23 @@ def test_replicas_move_as_a_plan_says_and_the_printed_command_moves_them_back(
     until(lambda: described()["replicas"] == [old])
 
 
+def test_the_leaders_of_the_brokers_own_topics_are_elected_as_well(
+    odradek: Run, brokers: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    brokers.create_topic(topic, 1, 1)
+    odradek("seek", "g", "--to", "beginning", "--topic", topic, "--apply")
+    offsets = ("topic", "describe", "__consumer_offsets", "--json")
+    old = odradek(*offsets).rows[0]["leader"]
+    new = 3 - old
+    plan = tmp_path / "plan.json"
+    parts = [{"topic": "__consumer_offsets", "partition": 0, "replicas": [new, old]}]
+    plan.write_text(json.dumps({"partitions": parts}))
+    odradek("cluster", "reassign", str(plan), "--apply", "--wait")
+    (row,) = odradek("cluster", "elect", "--json", "--apply").rows
+    assert (row["topic"], row["leader"], row["preferred"], row["elected"]) == ("__consumer_offsets", old, new, True)
+    until(lambda: odradek(*offsets).rows[0]["leader"] == new)
+
+
 def test_a_move_that_takes_long_is_shown_and_cancelled(
     odradek: Run, brokers: KafkaCluster, topic: str, tmp_path: Path
 ) -> None:

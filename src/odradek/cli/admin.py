@@ -10,7 +10,7 @@ import click
 import odradek as od
 from odradek.cli.cluster_queries import find_partitions
 from odradek.client.admin import Admin
-from odradek.core.admin import Append, ConfigChange, Subtract
+from odradek.core.admin import Append, ConfigChange, Results, Subtract, TopicDescription
 
 __all__ = [
     "APPEND",
@@ -19,6 +19,7 @@ __all__ = [
     "ask",
     "change_text",
     "config_changes",
+    "describe_topics",
     "echo_dry_run",
     "named_partitions",
     "setting",
@@ -27,6 +28,9 @@ __all__ = [
 
 T = TypeVar("T")
 Rows = list[list[object]]
+OWN_TOPICS = ("__consumer_offsets", "__share_group_state", "__transaction_state")
+"""The topics that brokers create for themselves, which `Cluster.topics` leaves out."""
+
 APPEND = click.option(
     "--append", "appended", multiple=True, metavar="NAME=ITEM", help="An item that a list gets (2.3 and later)."
 )
@@ -89,6 +93,15 @@ def change_text(change: ConfigChange) -> str:
 async def topics_or_all(k: od.Cluster, names: Collection[str]) -> list[str]:
     """Return these topics, or all topics of the cluster if there are none of them."""
     return list(dict.fromkeys(names)) or sorted(await k.topics())
+
+
+async def describe_topics(k: od.Cluster, names: Collection[str]) -> Results[str, TopicDescription]:
+    """Describe these topics, or all topics of the cluster if there are none of them: those of the brokers, too."""
+    if names:
+        return await k.admin.describe_topics(names)
+    described = await k.admin.describe_topics({*await topics_or_all(k, ()), *OWN_TOPICS})
+    failed = {name: error for name, error in described.failed.items() if name not in OWN_TOPICS}
+    return Results(dict(sorted(described.done.items())), failed)
 
 
 async def named_partitions(k: od.Cluster, names: Collection[str]) -> list[od.TopicPartition]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 import odradek as od
-from odradek.cli.admin import Rows, ask, echo_dry_run, named_partitions, topics_or_all
+from odradek.cli.admin import Rows, ask, describe_topics, echo_dry_run, named_partitions
 from odradek.cli.options import APPLY, JSON, clustered, examples
 from odradek.cli.output import echo_failures, echo_rows
 from odradek.core.admin import PartitionDescription, Results
@@ -98,8 +98,7 @@ Elected = tuple[Mapping[od.TopicPartition, PartitionDescription], Results[od.Top
 async def _elect(url: str, names: Sequence[str], unclean: bool, apply: bool) -> Elected:
     async with od.connect(url) as k:
         wanted = set(await named_partitions(k, names))
-        topics = {partition.topic for partition in wanted} if names else await topics_or_all(k, ())
-        described = (await k.admin.describe_topics(topics)).check()
+        described = (await describe_topics(k, {partition.topic for partition in wanted})).check()
         chosen = {
             each.partition: each
             for topic in described.values()

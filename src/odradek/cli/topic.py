@@ -14,6 +14,7 @@ from odradek.cli.admin import (
     ask,
     change_text,
     config_changes,
+    describe_topics,
     echo_dry_run,
     named_partitions,
     setting,
@@ -109,7 +110,9 @@ def describe(url: str, names: Sequence[str], configs: bool, unhealthy: bool, as_
 
     async def partitions() -> tuple[Rows, Mapping[str, od.OdradekError]]:
         async with od.connect(url) as k:
-            described = await k.admin.describe_topics(await topics_or_all(k, names))
+            described = await (
+                describe_topics(k, names) if unhealthy else k.admin.describe_topics(await topics_or_all(k, names))
+            )
         parts = [each for topic in described.done.values() for each in topic.partitions]
         rows: Rows = [
             [p.topic, p.partition, each.leader, list(each.replicas), list(each.in_sync), state]
