@@ -282,6 +282,9 @@ def test_a_move_that_takes_long_is_shown_and_cancelled(
     until(lambda: odradek("topic", "describe", topic, "--unhealthy", "--json", code=1).rows)
     (row,) = odradek("topic", "describe", "--unhealthy", "--json", code=1).rows
     assert (row["topic"], row["state"], row["in_sync"]) == (topic, "under-replicated", [old])
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps({"partitions": [{"topic": topic, "partition": 0, "replicas": [new, old]}]}))
+    assert odradek("cluster", "reassign", str(other), "--json").rows[0]["before"] == [new]
     cancel = ("cluster", "reassign", str(plan), "--cancel", "--json")
     (row,) = odradek(*cancel).rows
     assert row["cancelled"] is False

@@ -14,7 +14,7 @@ import odradek as od
 from odradek.cli.admin import Rows, ask, echo_dry_run
 from odradek.cli.options import APPLY, JSON, clustered, examples
 from odradek.cli.output import as_json, echo_failures, echo_json, echo_rows
-from odradek.core.admin import PartitionDescription, Results
+from odradek.core.admin import Results
 from odradek.core.admin_cluster import Reassignment
 
 __all__ = ["reassign"]
@@ -52,10 +52,10 @@ def reassign(url: str, plan: TextIO | None, cancel: bool, wait: bool, apply: boo
     if targets is None or cancel:
         return _in_progress(url, None if targets is None else list(targets), cancel, apply, as_lines)
     before, results = od.run(_move, url, targets, apply)
-    rows: Rows = [[p.topic, p.partition, list(before[p].replicas), targets[p]] for p in results.done]
+    rows: Rows = [[p.topic, p.partition, list(before[p]), targets[p]] for p in results.done]
     echo_rows(["topic", "partition", "before", "after"], rows, as_lines)
     if apply and results.done:
-        undo = _undo({p: before[p].replicas for p in results.done})
+        undo = _undo({p: before[p] for p in results.done})
         echo_json({"undo": undo}) if as_lines else click.echo(f"undo: {undo}")
     echo_dry_run(apply)
     code = echo_failures(results.failed)
@@ -64,20 +64,21 @@ def reassign(url: str, plan: TextIO | None, cancel: bool, wait: bool, apply: boo
     return code
 
 
-async def _move(
-    url: str, targets: Targets, apply: bool
-) -> tuple[Mapping[od.TopicPartition, PartitionDescription], Results[od.TopicPartition, None]]:
-    """Begin to move replicas if all partitions and brokers exist."""
+async def _move(url: str, targets: Targets, apply: bool) -> tuple[Targets, Results[od.TopicPartition, None]]:
+    """Begin to move replicas if all partitions and brokers exist. Return where they were, or were to be: while a move
+    is in progress, a partition has those that it leaves as well."""
     async with od.connect(url) as k:
         known = {broker.id for broker in (await k.admin.describe_cluster()).brokers}
         if unknown := {number for numbers in targets.values() for number in numbers} - known:
             raise click.ClickException(f"no broker has the id {', '.join(map(str, sorted(unknown)))}")
         described = (await k.admin.describe_topics({partition.topic for partition in targets})).check()
-        before = {each.partition: each for topic in described.values() for each in topic.partitions}
-        if missing := [str(partition) for partition in targets if partition not in before]:
+        present = {each.partition: each.replicas for topic in described.values() for each in topic.partitions}
+        if missing := [str(partition) for partition in targets if partition not in present]:
             raise click.ClickException(f"there is no partition {', '.join(missing)}")
+        moves = await k.admin.list_reassignments(list(targets))  # raises Unsupported where none can be made
+        removing = {partition: move.removing for partition, move in moves.items()}
+        before = {p: [each for each in present[p] if each not in removing.get(p, ())] for p in targets}
         if not apply:
-            await k.admin.list_reassignments(list(targets))  # raises Unsupported where none can be made
             return before, Results(dict.fromkeys(targets), {})
         return before, await k.admin.reassign_partitions(targets)
 
