@@ -198,6 +198,7 @@ def test_a_topic_is_altered_by_increments_and_its_records_are_deleted(
     assert odradek(*delete, "--before", "3", "--apply").rows == planned
     assert odradek(*delete, "--before", "1").rows[0]["will_begin"] == 3
     assert f"{topic}/1: 6 is beyond the end, 5" in odradek(*delete, "--before", "6", "--apply", code=1).err
+    assert "no partition" in odradek("topic", "delete-records", f"{topic}/", "--before", "end", "--apply", code=1).err
     assert odradek("topic", "delete-records", topic, "--before", "end", "--apply", "--json").rows == [
         {"topic": topic, "partition": 0, "begins": 0, "will_begin": 0},
         {"topic": topic, "partition": 1, "begins": 3, "will_begin": 5},
@@ -529,6 +530,8 @@ def test_an_open_transaction_is_listed_described_and_aborted(odradek: Run, broke
         ("acl add -p User:a -o read -r topic", "'topic': expected TYPE:NAME"),
         ("acl add -p User:a -o reed -r topic:t", "'reed' is not one of"),
         ("acl remove --apply", "which entries?"),
+        ("acl remove -r topic: --apply", "'topic:': the name is empty"),
+        ("acl add -p User:a -o read -r topic:", "'topic:': the name is empty"),
         ("acl remove --pattern match --apply", "which entries?"),
         ("users remove", "Missing argument"),
         ("users set a --iterations 1", "not in the range"),

@@ -103,11 +103,13 @@ def _member(kind: type[E], name: str | None) -> E:
 
 
 def _resource(text: str) -> tuple[AclResource, str | None]:
-    """Return type and name of a resource; None: no matter which."""
-    kind, _, name = text.partition(":")
+    """Return type and name of a resource; None: no matter which. An empty name is none of them."""
+    kind, mark, name = text.partition(":")
     kind = kind.lower().replace("-", "_")
     if kind not in _names(AclResource):
         raise click.BadParameter(f"{text!r}: the type must be one of {', '.join(_names(AclResource))}")
+    if mark and not name:
+        raise click.BadParameter(f"{text!r}: the name is empty")
     return AclResource[kind.upper()], name or (WHOLE_CLUSTER if kind == "cluster" else None)
 
 

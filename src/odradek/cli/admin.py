@@ -111,6 +111,6 @@ async def named_partitions(k: od.Cluster, names: Collection[str]) -> list[od.Top
     """
     chosen: list[od.TopicPartition] = []
     for name in names:
-        topic, _, number = name.partition("/")
-        chosen += await find_partitions(k, topic, number or None)
+        topic, mark, number = name.partition("/")
+        chosen += await find_partitions(k, topic, number if mark else None)
     return list(dict.fromkeys(chosen))
