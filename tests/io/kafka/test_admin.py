@@ -374,7 +374,7 @@ async def test_an_offset_that_brokers_are_too_old_for_is_not_asked_for(
     assert peer.count(ListOffsetsRequest) == 0
 
 
-async def test_a_group_that_is_no_other_one_is_described_as_a_share_group(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_group_that_is_no_other_one_is_a_share_group_or_one_of_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = Cluster()
     peer.answers[ConsumerGroupDescribeRequest] = lambda request, version: ConsumerGroupDescribeResponse(
         groups=(DescribedConsumerGroup(group_id="g", error_code=69),)
@@ -393,6 +393,11 @@ async def test_a_group_that_is_no_other_one_is_described_as_a_share_group(monkey
         )
         for _ in range(2):
             assert "GROUP_ID_NOT_FOUND" in str((await admin.describe_groups(["g"])).failed["g"])
+        codes = [69]
+        peer.answers[ListGroupsRequest] = lambda request, version: ListGroupsResponse(
+            groups=(ListedGroup(group_id="g", group_type="streams"),)
+        )
+        assert isinstance((await admin.describe_groups(["g"])).failed["g"], Unsupported)
 
 
 async def test_groups_are_listed_again_while_their_broker_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:

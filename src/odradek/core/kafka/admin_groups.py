@@ -41,6 +41,7 @@ from odradek.wire.kafka.messages.groups import (
 from odradek.wire.kafka.messages.share_groups import DescribedShareGroup, ShareGroupDescribeResponse, ShareGroupMember
 
 __all__ = [
+    "STREAMS",
     "all_positions_request",
     "delete_positions_request",
     "delete_records_request",
@@ -54,7 +55,7 @@ __all__ = [
     "read_share_group",
 ]
 
-CONSUMER, SHARE = "consumer", "share"
+CONSUMER, SHARE, STREAMS = "consumer", "share", "streams"
 
 NO_GROUP = "Dead"
 """The state that brokers before 4.0 report for a group that does not exist."""

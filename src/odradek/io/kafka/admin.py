@@ -383,8 +383,22 @@ class KafkaAdmin(ClusterAdmin):
         try:
             return await self._ask_about(name, ShareGroupDescribeRequest(group_ids=(name,)), groups.read_share_group)
         except BrokerError as error:
-            # Share groups are switched off, as by default in 4.1: then there is no group of this name.
-            raise missing if error.code == ErrorCode.UNSUPPORTED_VERSION else error from None
+            if error.code != ErrorCode.UNSUPPORTED_VERSION:  # share groups are switched off, as by default in 4.1
+                missing = error
+        if missing.code in NOT_OF_THIS_PROTOCOL and await self._is_streams_group(name):
+            raise Unsupported("describing a group of Kafka Streams", "kafka-streams-groups.sh")
+        raise missing
+
+    async def _is_streams_group(self, name: str) -> bool:
+        """Return True for a group under the protocol of KIP-1071: it exists, although no description finds it."""
+        listed = await self._requests.ask_coordinator(
+            name,
+            ListGroupsRequest,
+            lambda versions: groups.list_request((), (groups.STREAMS,), versions),
+            groups.read_listed,
+            changes=False,
+        )
+        return any(group.name == name and group.type == groups.STREAMS for group in listed)
 
     async def _ask_about(
         self, name: str, request: Request[R], read: Callable[[R, str, Broker], GroupDescription]
