@@ -17,7 +17,9 @@ from odradek.wire.kafka.messages.admin import (
     AlterConfigsRequest,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
+    CreatableTopicResult,
     CreateTopicsRequest,
+    CreateTopicsResponse,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -56,6 +58,7 @@ from odradek.wire.kafka.messages.metadata import (
     ApiVersionsRequest,
     ApiVersionsResponse,
     MetadataRequest,
+    MetadataResponse,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
@@ -87,6 +90,24 @@ async def test_a_topic_is_created_by_the_new_controller_if_the_old_one_is_gone(m
     async with admin_of(peer, monkeypatch) as admin:
         await peer.fail_over()
         assert (await admin.create_topics(ONE, validate_only=True)).done.keys() == {"t"}
+
+
+async def test_a_new_topic_is_not_the_one_of_its_name_that_was_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Cluster()
+    old, new = (MetadataResponseTopic(name="t", topic_id=bytes([n]) * 16, partitions=TOPIC.partitions) for n in (1, 2))
+    answers = [old, old, new]
+
+    def metadata(request: MetadataRequest, version: int) -> MetadataResponse:
+        topic = answers[0] if len(answers) == 1 or not request.topics else answers.pop(0)
+        return MetadataResponse(brokers=BROKERS, controller_id=1, topics=(topic,))
+
+    peer.answers[MetadataRequest] = metadata
+    peer.answers[CreateTopicsRequest] = lambda request, version: CreateTopicsResponse(
+        topics=(CreatableTopicResult(name="t", topic_id=new.topic_id),)
+    )
+    async with admin_of(peer, monkeypatch) as admin:
+        created = (await admin.create_topics(ONE, validate_only=False)).done["t"]
+        assert (await admin.describe_topics(["t"])).done["t"].topic_id == created.topic_id
 
 
 async def test_a_creation_without_an_answer_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,7 +126,7 @@ class KafkaAdmin(ClusterAdmin):
         )
         results = topics.read_created(response, settings)
         if results.done and not validate_only:
-            await self._wait_for_leaders(results.done)
+            await self._wait_for_leaders({name: created.topic_id for name, created in results.done.items()})
         return results
 
     async def delete_topics(self, names: Sequence[str]) -> Results[str, None]:
@@ -155,7 +155,7 @@ class KafkaAdmin(ClusterAdmin):
         }
         results = topics.item_results(totals, answers, "CreatePartitions")
         if results.done and not validate_only:
-            await self._wait_for_leaders(results.done, totals)
+            await self._wait_for_leaders(dict.fromkeys(results.done), totals)
         return results
 
     async def describe_topics(self, names: Sequence[str]) -> Results[str, TopicDescription]:
@@ -170,14 +170,15 @@ class KafkaAdmin(ClusterAdmin):
 
         return await self._requests.ask_any(MetadataRequest, build)
 
-    async def _wait_for_leaders(self, names: Mapping[str, object], totals: Mapping[str, int] | None = None) -> None:
+    async def _wait_for_leaders(self, ids: Mapping[str, str | None], totals: Mapping[str, int] | None = None) -> None:
         """Wait until brokers know a leader of each partition, so that new topics can be used; not longer than a request
-        may take."""
+        may take. A topic with another id than that of its name is the one that was deleted before."""
         with anyio.move_on_after(self._requests.timeout_ms / 1000):
             for attempt in range(1_000):
-                described = topics.read_topics(await self._read_metadata(list(names)), names).done
-                if len(described) == len(names) and all(
+                described = topics.read_topics(await self._read_metadata(list(ids)), ids).done
+                if len(described) == len(ids) and all(
                     len(topic.partitions) >= (totals or {}).get(name, 1)
+                    and topic.topic_id in (None, ids[name] or topic.topic_id)
                     and all(partition.leader is not None for partition in topic.partitions)
                     for name, topic in described.items()
                 ):
