@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 import click
+import pytest
 from click.testing import CliRunner
 
+import odradek as od
+from odradek.cli.app import run
 from odradek.cli.lag import GroupLag, _print
 from odradek.core.admin import GroupDescription, MemberDescription, PartitionLag
 from odradek.types import Position, TopicPartition
@@ -27,6 +31,28 @@ def test_lag_is_the_distance_from_the_committed_position_to_the_end(odradek: Com
     odradek("lag", group, "--fail-over", "15")
     odradek("lag", group, "--fail-over", "14", code=1)
     odradek("lag", group, "--fail-over", "14", "--watch", code=1)
+
+
+def test_a_group_whose_lag_cannot_be_read_keeps_no_other_from_being_printed(
+    odradek: Command, put: Put, topic: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    put(topic, b"one\ntwo\nthree\n")
+    groups = [f"g-{topic}-{n}" for n in (1, 2)]
+    for group in groups:
+        odradek("cat", topic, "-G", group, "-c", "2")
+
+    async def group_lag(k: od.Cluster, group: str) -> GroupLag:
+        if group == groups[0]:
+            raise od.DeadlineError(f"positions of {group}", 10)
+        return await read(k, group)
+
+    module = import_module("odradek.cli.lag")
+    read = module._group_lag
+    monkeypatch.setattr(module, "_group_lag", group_lag)
+    assert run(["lag", "--json"]) == 1
+    printed = capfd.readouterr()
+    assert groups[1] in [row["group"] for row in jsons(printed.out)] and f"positions of {groups[0]}" in printed.err
+    assert run(["lag", groups[0]]) == 1
 
 
 def test_a_group_is_listed_described_and_moved(odradek: Command, put: Put, topic: str, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import click
 import odradek as od
 from odradek.cli.json_records import partition_id
 from odradek.cli.options import JSON, clustered, examples
-from odradek.cli.output import echo_json, table
+from odradek.cli.output import echo_failures, echo_json, table
 from odradek.core.admin import GroupDescription, MemberDescription, PartitionLag
 from odradek.types import TopicPartition
 
@@ -82,17 +82,29 @@ def lag(url: str, group: str | None, watch: bool, fail_over: int | None, as_line
 async def _lag(url: str, group: str | None, watch: bool, limit: int | None, as_lines: bool) -> int:
     async with od.connect(url) as k:
         while True:
-            groups = [group] if group is not None else await k.driver.groups()
-            lags = {name: await _group_lag(k, name) for name in groups}
+            lags, failed = ({group: await _group_lag(k, group)}, {}) if group is not None else await _all_lags(k)
             if group is not None and not lags[group].rows:
                 raise click.ClickException(f"{group}: this group has no committed positions")
             _print(lags, group is None, as_lines, clear=watch)
             _warn(lags)
+            code = echo_failures(failed)
             if limit is not None and any(each.total > limit for each in lags.values()):
                 return 1
             if not watch:
-                return 0
+                return code
             await anyio.sleep(WATCH_SECONDS)
+
+
+async def _all_lags(k: od.Cluster) -> tuple[Lags, Mapping[str, od.OdradekError]]:
+    """Return the lag of each group; one that cannot be read, or only in part, keeps no other from being printed."""
+    lags: dict[str, GroupLag] = {}
+    failed: dict[str, od.OdradekError] = {}
+    for group in await k.driver.groups():
+        try:
+            lags[group] = await _group_lag(k, group)
+        except od.OdradekError as error:
+            failed[group] = error
+    return lags, failed
 
 
 async def _group_lag(k: od.Cluster, group: str) -> GroupLag:
