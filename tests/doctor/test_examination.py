@@ -5,10 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.io.kafka import admin_peer
 
+import odradek as od
 from odradek.doctor import Diagnosis, Report, examine
+from odradek.doctor.examination import _Examination
 from odradek.errors import ConfigError
+from odradek.io import tcp
 from odradek.testing.process import reserve_port
+from odradek.wire.kafka.messages.admin import (
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
+from odradek.wire.kafka.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
 
 
 @pytest.mark.anyio
@@ -49,3 +59,35 @@ def test_notices_are_healthy() -> None:
     notice = Diagnosis("quota-in-force", "notice", "", "")
     assert Report([notice]).healthy
     assert not Report([notice, Diagnosis("idle-members", "warning", "", "")]).healthy
+
+
+@pytest.mark.anyio
+async def test_a_broker_that_cannot_be_reached_is_one_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The configuration is that of another one."""
+
+    class Stream:
+        async def aclose(self) -> None:
+            pass
+
+    async def connect(host: str, port: int, timeout: float, tls: object) -> Stream:
+        if port == 9091:
+            raise od.Unreachable("tcp", f"{host}:{port}", "connection refused")
+        return Stream()
+
+    def configs(request: DescribeConfigsRequest, version: int) -> DescribeConfigsResponse:
+        asked = [(each.resource_type, each.resource_name) for each in request.resources]
+        results = [DescribeConfigsResult(resource_type=kind, resource_name=name) for kind, name in asked]
+        return DescribeConfigsResponse(results=tuple(results))
+
+    peer = admin_peer.Cluster()
+    partition = MetadataResponsePartition(leader_id=2, replica_nodes=(2,), isr_nodes=(2,))
+    peer.topics = (MetadataResponseTopic(name="t", partitions=(partition,)),)
+    peer.answers[DescribeConfigsRequest] = configs
+    examination = _Examination("kafka://b:9092", od.Security(), "c")
+    async with admin_peer.opened(peer, monkeypatch, 1.0) as driver:
+        await driver.metadata.refresh()
+        peer.down.add("b:9091")
+        await peer.hang_up()
+        monkeypatch.setattr(tcp, "connect", connect)
+        await examination.examine(od.Cluster(driver, od.Tuning()), None, None, 1)
+    assert [each.cause for each in examination.report().findings] == ["broker-down"]

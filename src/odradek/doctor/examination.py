@@ -92,6 +92,7 @@ class _Examination:
         self._findings: list[Diagnosis] = []
         self._checked: list[str] = []
         self._skipped: dict[str, str] = {}
+        self._unreachable: Collection[int] = ()
         self._topics: dict[str, TopicDescription] = {}
         self._config: dict[str, str | None] = {}
 
@@ -143,6 +144,7 @@ class _Examination:
         brokers = dict(k.driver.metadata.table.brokers)
         outcomes = await gather_outcomes(self._reach, [(each.host, each.port) for each in brokers.values()])
         failures = {number: e for number, e in zip(brokers, outcomes, strict=True) if isinstance(e, Unreachable)}
+        self._unreachable = failures
         self._findings += address_findings(brokers, failures)
         self._checked.append("advertised addresses")
         return len(failures) < len(brokers) or not brokers
@@ -174,7 +176,7 @@ class _Examination:
 
     async def _broker_config(self, k: Cluster) -> Iterable[Diagnosis]:
         brokers = k.driver.metadata.table.brokers
-        number = min(brokers, default=0)
+        number = min((each for each in brokers if each not in self._unreachable), default=0)
         entries = (await k.admin.describe_broker_configs(number)).check()[number]
         self._config = {name: entry.value for name, entry in entries.items()}
         return own_topic_findings(self._config, self._topics, len(brokers))

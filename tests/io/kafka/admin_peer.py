@@ -56,6 +56,7 @@ class Cluster(Peer):
     Attributes:
         codes: The next error codes of answers to a kind of request.
         brokers, topics: What it says of them.
+        down: Addresses where nothing listens.
     """
 
     def __init__(self) -> None:
@@ -73,16 +74,16 @@ class Cluster(Peer):
         self.controller = 1
         self.brokers: Sequence[MetadataResponseBroker] = BROKERS
         self.topics: Sequence[MetadataResponseTopic] = (TOPIC,)
-        self._down: set[str] = set()
+        self.down: set[str] = set()
 
     async def dial(self, host: str, port: int, timeout: float) -> ByteStream:
-        if (address := f"{host}:{port}") in self._down:
+        if (address := f"{host}:{port}") in self.down:
             raise Unreachable("tcp", address, "connection refused")
         return await super().dial(host, port, timeout)
 
     async def fail_over(self) -> None:
         """Broker 1 dies, and 2 does its work."""
-        self._down.add("b:9091")
+        self.down.add("b:9091")
         self.controller, self.brokers = 2, BROKERS[1:]
         self.topics = (MetadataResponseTopic(name="t", partitions=(MetadataResponsePartition(leader_id=2),)),)
         await self.hang_up()
