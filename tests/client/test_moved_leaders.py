@@ -1,4 +1,4 @@
-"""Positions by meaning of partitions whose leader is gone, at brokers in memory that answer as scripted."""
+"""Positions and extents of partitions whose leader is gone, at brokers in memory that answer as scripted."""
 
 from __future__ import annotations
 
@@ -20,3 +20,13 @@ async def test_positions_are_those_of_the_new_leader_if_the_old_one_is_gone(monk
         assert await resolve_positions(driver, {P0: LATEST}) == ({P0: 4}, {})
         await peer.fail_over()
         assert await resolve_positions(driver, {P0: LATEST}) == ({P0: 4}, {})
+
+
+async def test_extents_are_those_of_the_new_leader_if_the_old_one_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Cluster()
+    peer.answers[ListOffsetsRequest] = offsets
+    async with opened(peer, monkeypatch) as driver:
+        await driver.metadata.table_for_topic("t")
+        before = await driver.logs.extents([P0])
+        await peer.fail_over()
+        assert [each.latest for each in (await driver.logs.extents([P0])).values()] == [before[P0].latest] == [4]

@@ -13,7 +13,7 @@ from odradek.core.backoff import Backoff
 from odradek.core.interfaces import BrokerClient, Extent, ProtocolDriver
 from odradek.errors import BrokerError, OdradekError, RemoteProtocolError
 from odradek.io.gather import gather
-from odradek.types import EARLIEST, LATEST, AtTime, Position, TopicPartition
+from odradek.types import EARLIEST, LATEST, AtTime, Broker, Position, TopicPartition
 
 __all__ = ["BACKOFF", "REFUSALS", "LeaderLogAccess"]
 
@@ -89,17 +89,27 @@ class LeaderLogAccess:
         ask: Callable[[BrokerClient, TopicPartition], Awaitable[T]],
     ) -> dict[TopicPartition, T]:
         """Return the answers about those partitions whose broker is there. A broker that refuses because it no longer
-        leads a partition, or not yet, is asked again for some seconds."""
+        leads a partition, or not yet, is asked again for some seconds. If one does not answer, those that lead its
+        partitions by now are asked."""
         for attempt in range(REFUSALS):
+            leaders = self._leaders(partitions)
             try:
                 return await self._of_each_once(partitions, ask)
-            except BrokerError as error:
+            except OdradekError as error:
                 if not error.retriable:
                     raise
-            await anyio.sleep(BACKOFF.delay(attempt, random()))
+                failure = error
+            if refused := isinstance(failure, BrokerError):
+                await anyio.sleep(BACKOFF.delay(attempt, random()))
             with suppress(OdradekError):  # the table may have changed all the same
                 await self._driver.metadata.refresh()
+            if not refused and self._leaders(partitions) == leaders:
+                raise failure
         return await self._of_each_once(partitions, ask)
+
+    def _leaders(self, partitions: Collection[TopicPartition]) -> list[Broker | None]:
+        table = self._driver.metadata.table
+        return [table.leader(partition) for partition in partitions]
 
     async def _of_each_once(
         self,
