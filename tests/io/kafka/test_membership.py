@@ -24,6 +24,7 @@ from odradek.core.kafka.subscription import decode_assignment, encode_assignment
 from odradek.errors import BrokerError, ConfigError, DeadlineError, Fenced, GroupError, OdradekError, Unsupported
 from odradek.io.connection import ConnectionOptions
 from odradek.io.kafka import connections, group_topics, member_runner, offsets
+from odradek.io.kafka.coordinators import CoordinatorType
 from odradek.io.kafka.driver import KafkaDriver, KafkaOptions
 from odradek.io.kafka.group_topics import GroupTopics
 from odradek.io.kafka.membership import KafkaMembership
@@ -244,6 +245,22 @@ async def test_a_member_joins_gets_its_positions_and_leaves(monkeypatch: pytest.
     assert (commit.generation_id_or_member_epoch, commit.member_id) == (1, "m0")
     (left,) = peer.of(LeaveGroupRequest)
     assert left.members[0].member_id == "m0"
+
+
+async def test_a_coordinator_is_found_after_the_cluster_has_sent_the_client_back_to_the_beginning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No broker is known then, which passes."""
+    peer = Coordinator()
+    async with driver_at(peer, monkeypatch) as driver:
+        peer.answers[MetadataRequest] = lambda request, version: MetadataResponse(error_code=129)
+        with pytest.raises(BrokerError):
+            await driver.metadata.refresh()
+        with pytest.raises(BrokerError, match="REBOOTSTRAP_REQUIRED") as caught:
+            await driver.coordinator(CoordinatorType.GROUP, "g")
+        assert caught.value.retriable
+        peer.answers[MetadataRequest] = lambda request, version: METADATA
+        assert (await driver.coordinator(CoordinatorType.GROUP, "g")).address == "b:9092"
 
 
 async def test_commits_carry_metadata_and_the_epoch_of_what_was_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -437,7 +437,27 @@ async def test_a_cluster_may_send_the_client_back_to_the_beginning() -> None:
         brokers.on_ask = once
         await metadata.refresh()
         assert hosts[0] in ("b1", "b2")
+        assert hosts[1] in ("s1", "s2", "s3")
         assert len(hosts) == 2
+
+
+async def test_addresses_that_send_the_client_back_to_the_beginning_are_tried_again_until_one_does_not() -> None:
+    brokers = Brokers(topic_response("t", 1))
+    until = len(SEEDS) + 1
+
+    def send_back(request: MetadataRequest) -> None:
+        brokers.error_code = 129 if len(brokers.asked) < until else 0
+
+    brokers.on_ask = send_back
+    async with opened(brokers) as metadata:
+        assert metadata.table.brokers
+        until = len(brokers.asked) + 1 + len(SEEDS) + 1  # one broker that is known, and all addresses
+        with pytest.raises(OdradekError) as caught:
+            await metadata.table_for_topic("t")
+        assert caught.value.retriable
+        assert not metadata.table.brokers
+        await metadata.table_for_topic("t")
+        assert metadata.table.brokers
 
 
 async def test_an_outage_costs_two_log_lines(

@@ -259,11 +259,12 @@ class KafkaDriver:
         Raises the error of the last one, or the first that trying again cannot change.
         """
         none = Closed(f"{self!r}: no broker is known")
-        return await first_answer(
-            self._shuffled_brokers(), lambda broker: self.connections.ask(broker, api, build), none
-        )
+        brokers = await self._shuffled_brokers()
+        return await first_answer(brokers, lambda broker: self.connections.ask(broker, api, build), none)
 
-    def _shuffled_brokers(self) -> list[Broker]:
+    async def _shuffled_brokers(self) -> list[Broker]:
+        if not self.metadata.table.brokers:  # the cluster has asked this client to begin again (KIP-1102)
+            await self.metadata.refresh()
         brokers = list(self.metadata.table.brokers.values())
         shuffle(brokers)
         return brokers
@@ -271,7 +272,7 @@ class KafkaDriver:
     async def _ask_any(
         self, build: Callable[[BrokerVersions], messages.groups.FindCoordinatorRequest]
     ) -> messages.groups.FindCoordinatorResponse:
-        api, brokers = messages.groups.FindCoordinatorRequest, self._shuffled_brokers()
+        api, brokers = messages.groups.FindCoordinatorRequest, await self._shuffled_brokers()
         none = Closed(f"{self!r}: no broker is known")
         return await quickest_answer(brokers, lambda each: self.connections.ask(each, api, build), none, SILENCE_S)
 

@@ -272,6 +272,8 @@ class KafkaMetadata:
 
         async with anyio.create_task_group() as tasks:
             for broker in (*known, *self._bootstrap):
+                if broker in known and not self._table.brokers:
+                    continue  # one of them has asked this client to begin again (KIP-1102)
                 ended = anyio.Event()
                 tasks.start_soon(attempt, broker, ended)
                 with anyio.move_on_after(SILENCE_S):
@@ -309,11 +311,13 @@ class KafkaMetadata:
         if changes.recreated:
             self._on_recreated(changes.recreated)
         self._update(state)
-        # The table is empty by now (KIP-1102), so that the attempt after this error begins with the addresses of the
-        # URL.
+        # The table is empty by now (KIP-1102), so that the addresses of the URL are asked after this error. It passes,
+        # also if those addresses still lead to brokers that answer the same.
         if changes.bootstrap_again:
             log.warning("%s asks this client to begin again with the addresses of its URL", broker.address)
-            raise broker_error(response.error_code, f"{broker.address}: Metadata")
+            begin_again = broker_error(response.error_code, f"{broker.address}: Metadata")
+            begin_again.retriable = True
+            raise begin_again
         if lists_all and not state.brokers:
             raise Unreachable("version", broker.address, "the broker does not know any broker yet")
         if self._failures:
