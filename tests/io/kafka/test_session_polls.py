@@ -22,6 +22,7 @@ from odradek.errors import (
     OdradekError,
     OffsetOutOfRange,
     RemoteProtocolError,
+    TopicRecreated,
 )
 from odradek.io.kafka.broker_client import KafkaBrokerClient
 from odradek.io.kafka.log_decoder import decoder_of
@@ -435,6 +436,20 @@ async def test_from_2_8_to_3_0_a_poll_makes_sure_of_the_topics_of_all_its_partit
         assert await polls.poll() == []
         for fetch, before in zip(polls.fetches, sure_at, strict=True):
             assert decoder_of(fetch).sure_at > before and decoder_of(fetch).unanswered_since == -math.inf
+
+
+async def test_from_2_8_to_3_0_metadata_from_before_a_decoder_was_made_is_not_enough_for_its_first_fetch() -> None:
+    """However new it is: the topic may have been made again since."""
+    broker = SessionBroker("2.8")
+    broker.can = BrokerVersions({**broker.can.offered, 3: VersionRange(0, 11)})
+    async with running(broker, topic_id=TOPIC_ID) as client:
+        metadata = Metadata(topic_response("t", 1, 1, topic_id=TOPIC_ID))
+        client._topics = TopicCheck(metadata)
+        await client.fetch(Polls(client).fetches)  # the versions of the broker are known from here on
+        await metadata.refresh()
+        metadata.topic = topic_response("t", 1, 1, topic_id=bytes(15) + b"2")
+        await client.fetch(fetches := Polls(client).fetches)
+        assert [type(fetch.error) for fetch in fetches] == [TopicRecreated] * len(fetches)
 
 
 def ends(*offsets: int) -> Callable[[OffsetForLeaderEpochRequest, int], Any]:

@@ -13,6 +13,8 @@ from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import anyio
+
 from odradek.core.kafka.fetch_session import FetchRequestSettings, FetchSession
 from odradek.core.kafka.leader_epochs import LeaderEpochs
 from odradek.core.kafka.list_offsets import Outcome, list_offsets_request, read_list_offsets
@@ -326,7 +328,9 @@ class KafkaBrokerClient:
         epoch = -1 if known is None else known.leader_epoch
         committed = self._epochs.of_committed(partition, position, epoch)
         topic_id = table.topic_id(partition.topic)
-        return KafkaLogDecoder(partition, position, options, self._epochs, committed, topic_id)
+        decoder = KafkaLogDecoder(partition, position, options, self._epochs, committed, topic_id)
+        decoder.unanswered_since = anyio.current_time()  # the table may name a topic that was made again since
+        return decoder
 
     # ---- positions ------------------------------------------------------------------------------------------
 

@@ -45,7 +45,8 @@ class KafkaLogDecoder(RecordDecoder):
         self.checked_epoch = -1
         """The epoch of the leader whose log was found to have everything read so far."""
         self.sure_at = self.unanswered_since = -math.inf
-        """When the last fetch was sent that was answered without an error, and one that was not (see `TopicCheck`)."""
+        """When the last fetch was sent that was answered without an error, and one that was not, or when a client made
+        this decoder (see `TopicCheck`)."""
         self._epochs = epochs
         super().__init__(partition, position, options, committed_epoch)
 

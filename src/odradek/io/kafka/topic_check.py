@@ -1,8 +1,9 @@
 """Topics that were made again, noticed by their ids in the metadata, for brokers whose Fetch names topics (2.8 to 3.0).
 
 Such a fetch reaches whichever log has the name: when a topic was deleted and made again, it would go on at the old
-position in the new log. So before a fetch that cannot be sure of its topic, the metadata is read. It can be sure as
-long as the broker answers without a pause, since deleting a topic ends every fetch of it with an error.
+position in the new log. So before a fetch that cannot be sure of its topic, such as the first one of a decoder, the
+metadata is read. It can be sure as long as the broker answers without a pause, since deleting a topic ends every fetch
+of it with an error.
 """
 
 from __future__ import annotations
