@@ -1187,6 +1187,40 @@ async def test_nothing_is_sent_during_a_pause_and_everything_after_it(net: Net) 
         assert await outcome(second) == b"2"
 
 
+async def test_requests_wait_for_the_end_of_a_pause_that_is_longer_than_their_time_limits(net: Net) -> None:
+    """A reconnect would evade what the broker asks for, and leave unknown what became of what is in flight."""
+    async with connected(net) as connection:
+        first, in_flight = ask(connection, b"a", deadline_s=8), ask(connection, b"b", deadline_s=8)
+        peer = await net.peers.receive()
+        await read(peer, 2)
+        await peer.send(b"1")
+        assert await outcome(first) == b"1"
+        connection.pause_sending(30)
+        queued, ends_at = ask(connection, b"c", deadline_s=8), connection._resume_at
+        while connection.state is State.THROTTLED:
+            connection._expire(min(connection._following_deadline(), ends_at))
+        assert in_flight.deadline == queued.deadline == ends_at + 8
+        assert await peer.receive() == b"c"
+        await peer.send(b"23")
+        assert [await outcome(in_flight), await outcome(queued)] == [b"2", b"3"]
+        assert connection.statistics().connects == 1
+
+
+async def test_a_pause_costs_ten_times_a_time_limit_at_most(net: Net) -> None:
+    async with connected(net) as connection:
+        first = ask(connection, b"a")
+        peer = await net.peers.receive()
+        await peer.send(b"1")
+        assert await outcome(first) == b"1"
+        connection.pause_sending(1e9)
+        late = ask(connection, b"b", deadline_s=8)
+        began = late.deadline - 8
+        while not late.done:
+            connection._expire(late.deadline)
+        assert late.deadline == pytest.approx(began + 80)
+        assert await outcome(late) == (DeadlineError, False)
+
+
 async def test_a_pause_ends_with_its_connection(net: Net) -> None:
     async with connected(net) as connection:
         first = ask(connection, b"a")

@@ -135,7 +135,8 @@ class Connection:
             reply: Decodes the response; None if none is expected: the result is then None, once all bytes are written.
             deadline_s: Seconds from now to the result. When they pass, the connection is closed (a later response
                 could not be told from the next one), and the request fails with DeadlineError. While responses arrive
-                on the connection, slowly, it gets more time (see `InFlightRequest.extend`).
+                on the connection, slowly, or the broker has asked for a pause, it gets more time (see
+                `InFlightRequest.extend`).
             request: Instead of `buffers` and `reply`: encoded when it leaves the queue, for the session of the
                 handshake.
             observation: Told of its size and its result.
@@ -176,7 +177,8 @@ class Connection:
         return True
 
     def pause_sending(self, seconds: float) -> None:
-        """Send nothing for so long, as the broker of this connection asked. It ends with the connection."""
+        """Send nothing for so long, as the broker of this connection asked. It ends with the connection. The time
+        limits of requests begin again at the end of the pause."""
         if self.state is State.CONNECTED:
             self._move(Event.THROTTLED)
         if self.state is State.THROTTLED:
@@ -387,11 +389,13 @@ class Connection:
     def _expire(self, now: float) -> None:
         if self.state is State.THROTTLED and now >= self._resume_at:
             self._move(Event.RESUMED)
+            for pending in self._queue.outstanding():
+                pending.restart_limit(now)
             if self._pipeline is not None:
                 self._pipeline.resume()
-        outstanding = self._queue.outstanding()
+        outstanding, paused = self._queue.outstanding(), self.state is State.THROTTLED
         late = [pending for pending in outstanding if pending.deadline <= now]
-        if not all(pending.extend(now) for pending in late):
+        if not all(pending.extend(now, paused=paused) for pending in late):
             self._fail_late(late)
         elif not outstanding and self.state is State.CONNECTED and now >= self._used_at + self.options.max_idle_s:
             self._move(Event.UNUSED)

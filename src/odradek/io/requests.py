@@ -186,18 +186,29 @@ class InFlightRequest(Generic[T]):
         """
         return self._queue.withdraw(self)
 
-    def extend(self, now: float) -> bool:
+    def extend(self, now: float, *, paused: bool = False) -> bool:
         """Move the deadline, which has passed, while responses arrive: this one, or those before it, may be large, and
-        the line slow. Return False, and do nothing, if they have ceased to, or the request has waited long enough."""
+        the line slow. Return False, and do nothing, if they have ceased to, or the request has waited long enough.
+
+        Args:
+            now: The loop's clock (s).
+            paused: The broker has asked for a pause, in which none arrives.
+        """
         queue = self._queue
         too_few = queue.received_bytes - self._received < MIN_BYTES_PER_S * self._extension_s
         ceased = queue.received_at <= now - self._extension_s  # many may have come in the time limit before
-        if too_few or ceased or self._extensions == MAX_EXTENSIONS:
+        if ((too_few or ceased) and not paused) or self._extensions == MAX_EXTENSIONS:
             return False
         self._extensions, self._received = self._extensions + 1, queue.received_bytes
         self.limit_s += self._extension_s
         self.deadline = now + self._extension_s
         return True
+
+    def restart_limit(self, now: float) -> None:
+        """Give it its time limit again, from the end of a pause on: the broker has answered nothing meanwhile."""
+        more = max(0.0, now + self._extension_s / EXTENSION - self.deadline)
+        self.limit_s += more
+        self.deadline += more
 
     def resolve(self, value: T | None, error: OdradekError | None) -> Exception | None:
         """Set the result; the first one counts. Only the connection calls this.
