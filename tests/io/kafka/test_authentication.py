@@ -136,6 +136,20 @@ async def test_failures_in_the_background_are_logged_once_without_their_text(cap
     assert "secret" not in caplog.text
 
 
+@pytest.mark.parametrize("lifetime", [-5.0, 0.0, math.nan], ids=["expired", "none", "not a number"])
+async def test_a_token_that_has_expired_when_it_comes_is_replaced_with_a_back_off(lifetime: float) -> None:
+    """The clock of this machine is ahead, or the provider gives what it has kept for too long."""
+    provider = Provider(lifetime)
+    source = TokenSource(provider, 5.0, Backoff(3600, 1, 3600), lambda: provider.now)
+    await source.ensure("b:1")
+    async with anyio.create_task_group() as group:
+        group.start_soon(source.run)
+        for _ in range(100):
+            await anyio.lowlevel.checkpoint()
+        group.cancel_scope.cancel()
+    assert (source.token, provider.calls) == ("t2", 2)
+
+
 @pytest.mark.parametrize("answer", [None, 5, b"token", ("token",), (5, 5.0)])
 async def test_what_is_no_token_is_refused(answer: Any) -> None:
     async def provide() -> Any:

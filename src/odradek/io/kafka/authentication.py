@@ -91,13 +91,14 @@ class TokenSource:
                 raise self._unreachable(address, error) from error
 
     async def run(self) -> None:
-        """Replace each token ahead of its expiry, until cancelled. A failure is logged once, and tried again."""
+        """Replace each token ahead of its expiry, until cancelled. A failure is logged once, and tried again, with a
+        back-off, as it is after a token that has to be replaced at once."""
         failures = 0
         while True:
             version, wait = self._fetched.version, self._refresh_at - self._clock()
             if wait > 0:
                 await self._fetched.wait(version, wait)
-            elif await self._refresh(failures):
+            elif await self._refresh(failures) and self._clock() < self._refresh_at:
                 failures = 0
             else:
                 await anyio.sleep(self._backoff.delay(failures, random()))
