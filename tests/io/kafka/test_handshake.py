@@ -18,8 +18,10 @@ from odradek.core.kafka.sasl.scram import Keys
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import AuthFailed, ConnectionLost, OdradekError, Unreachable
 from odradek.io.connection import ConnectionOptions
+from odradek.io.kafka.authentication import TokenSource, login
 from odradek.io.kafka.connection import KafkaConnection
 from odradek.io.kafka.handshake import Identity, KafkaHandshake, KnownVersions, Login
+from odradek.io.security import Security
 from odradek.io.transport import Transport, TransportHandler
 from odradek.wire.kafka.messages.groups import OffsetFetchRequest, OffsetFetchResponse
 from odradek.wire.kafka.messages.metadata import (
@@ -495,6 +497,38 @@ async def test_a_refused_renewal_fails_what_waits_for_it() -> None:
         )
         with pytest.raises(AuthFailed, match="expired"):
             await connection.submit(MetadataRequest())
+
+
+async def test_an_outage_of_the_token_provider_that_outlasts_the_token_is_no_refusal_by_the_broker() -> None:
+    """A new connection waits for a token, too."""
+    now, fails = 1000.0, False
+
+    async def provider() -> tuple[str, float]:
+        await anyio.lowlevel.checkpoint()
+        if fails:
+            raise OSError("the provider is away")
+        return f"token{now:.0f}", now + 60.0
+
+    tokens = TokenSource(provider, 5.0, wall_clock=lambda: now)
+    bearer = login(Security(sasl_mechanism="OAUTHBEARER", sasl_token_provider=provider), tokens)
+    peer = sasl_peer(lifetime_ms=60_000)
+
+    async def dial(host: str, port: int, timeout: float) -> Any:
+        await tokens.ensure(f"{host}:{port}")
+        return await Peer.dial(peer, host, port, timeout)
+
+    peer.dial = dial  # type: ignore[method-assign]
+    async with connection_to(peer, bearer, clock=lambda: now) as connection:
+        await connection.submit(MetadataRequest())
+        now, fails = now + 61.0, True
+        with pytest.raises(Unreachable):
+            await tokens.ensure("b:9092")  # as the task that replaces tokens does
+        peer.answers[SaslAuthenticateRequest] = lambda *_: SaslAuthenticateResponse(error_code=58)
+        with pytest.raises(Unreachable, match="no token: the token provider raised OSError") as caught:
+            await connection.submit(MetadataRequest())
+        assert caught.value.retriable
+        fails, peer.answers[SaslAuthenticateRequest] = False, lambda *_: SaslAuthenticateResponse()
+        await connection.submit(MetadataRequest())
 
 
 async def test_a_bad_bearer_token_of_the_provider_is_an_authentication_failure() -> None:

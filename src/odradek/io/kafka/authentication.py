@@ -60,6 +60,7 @@ class TokenSource:
         self._fetching, self._fetched = anyio.Lock(), Notifier()
         self._token = ""
         self._refresh_at = self._expires_at = math.inf
+        self._failure: Exception | None = None  # of the latest call of the provider
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {'a token' if self._token else 'no token yet'}>"
@@ -70,6 +71,17 @@ class TokenSource:
         if not self._token:
             raise AuthFailed("OAUTHBEARER", "there is no token yet")
         return self._token
+
+    def token_for(self, host: str) -> str:
+        """Return the latest token, for a connection to a host that authenticates, maybe again.
+
+        Raises:
+            AuthFailed: There was none yet.
+            Unreachable: Step `sasl`: it has expired, and the provider fails. The broker would refuse it for good.
+        """
+        if self._failure is not None and self._clock() >= self._expires_at:
+            raise self._unreachable(host, self._failure) from self._failure
+        return self.token
 
     async def ensure(self, address: str) -> None:
         """Fetch a token unless the present one is fresh. Cancellation: safe.
@@ -131,12 +143,16 @@ class TokenSource:
         return f"the token provider raised {type(error).__name__}"
 
     async def _fetch(self) -> None:
-        with anyio.fail_after(self._timeout_s):
-            answer = await self._provider()
-        token, expires_at = answer if isinstance(answer, tuple) else (answer, expiry_of(answer))
-        if not isinstance(token, str):
-            raise TypeError("a token provider returns a text, or a text and the time when it expires")
-        now = self._clock()
+        try:
+            with anyio.fail_after(self._timeout_s):
+                answer = await self._provider()
+            token, expires_at = answer if isinstance(answer, tuple) else (answer, expiry_of(answer))
+            if not isinstance(token, str):
+                raise TypeError("a token provider returns a text, or a text and the time when it expires")
+        except Exception as error:
+            self._failure = error
+            raise
+        now, self._failure = self._clock(), None
         self._token, self._expires_at = token, expires_at
         self._refresh_at = now + REFRESH_FRACTION * (expires_at - now)  # never, if it does not expire
         self._fetched.notify()
@@ -225,7 +241,7 @@ def _bearer(security: Security, tokens: TokenSource | None) -> Begin:
     OAuthBearer(fixed or "checked", security.sasl_extensions)  # raises ConfigError now rather than later
 
     def begin(host: str) -> Exchange:
-        token = tokens.token if tokens is not None else fixed or ""
+        token = tokens.token_for(host) if tokens is not None else fixed or ""
         try:
             return OAuthBearer(token, security.sasl_extensions).exchange()
         except OdradekError as error:
