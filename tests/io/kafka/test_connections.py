@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from tests.client.observed import Recorder
-from tests.io.kafka.peer import Peer, negotiate
+from tests.io.kafka.peer import EVERYTHING, Peer, negotiate
 from tests.io.limits import end_time_limits
 
 from odradek.core.backoff import Backoff
@@ -22,7 +22,14 @@ from odradek.io.kafka.connections import BOOTSTRAP_ID, BrokerConnections
 from odradek.io.observation import observer_calls
 from odradek.observe import ConnectionEnded, ConnectionOpened
 from odradek.types import Broker
-from odradek.wire.kafka.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
+from odradek.wire.kafka.messages.groups import ConsumerGroupHeartbeatRequest
+from odradek.wire.kafka.messages.metadata import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -190,6 +197,34 @@ async def test_a_defect_in_a_connection_that_went_on_as_that_of_a_broker_ends_it
                     await connections.ask(broker, MetadataRequest, lambda versions: MetadataRequest())
         monkeypatch.undo()
         assert connections.get(broker, "control") is not kept
+
+
+async def test_what_the_cluster_can_do_is_up_to_its_brokers_of_today(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The address of the URL leads to any of them, and is not asked again after they were upgraded."""
+    peer = cluster((1, "b1", 9092), (2, "b2", 9092))
+    old = ApiVersionsResponse(
+        api_keys=tuple([api for api in EVERYTHING.api_keys if api.api_key != ConsumerGroupHeartbeatRequest.SPEC.key])
+    )
+
+    def has_heartbeat(versions: BrokerVersions) -> bool:
+        return versions.has(ConsumerGroupHeartbeatRequest)
+
+    async with connected(peer, monkeypatch) as connections:
+
+        async def ask(broker: Broker, response: ApiVersionsResponse) -> None:
+            peer.answers[ApiVersionsRequest] = lambda request, version: response
+            await connections.ask_metadata(broker, lambda versions: MetadataRequest())
+
+        known = connections.known
+        await ask(Broker(BOOTSTRAP_ID, "b", 9092), old)
+        assert not known.all_have(has_heartbeat)
+        await ask(Broker(1, "b1", 9092), EVERYTHING)
+        assert known.all_have(has_heartbeat)
+        await ask(Broker(2, "b2", 9092), old)
+        assert not known.all_have(has_heartbeat)
+        peer.answers[MetadataRequest] = cluster((1, "b1", 9092), (3, "b3", 9092)).answers[MetadataRequest]
+        await ask(Broker(1, "b1", 9092), EVERYTHING)
+        assert known.all_have(has_heartbeat), "the older broker has left"
 
 
 async def test_each_kind_of_work_has_its_own_until_it_is_closed() -> None:

@@ -154,13 +154,21 @@ class BrokerConnections:
         """Send a Metadata request to a broker, as `ask`. One without an id gets a connection for this request only,
         unless the response names its address: then the connection goes on as that broker's. Cancellation: safe."""
         if broker.id != BOOTSTRAP_ID:
-            return await self.ask(broker, MetadataRequest, build)
+            response = await self.ask(broker, MetadataRequest, build)
+            self._learn_members(broker, response)
+            return response
         try:
             response = await self.get(broker, "bootstrap").submit_built(MetadataRequest, build)
+            self._learn_members(broker, response)
             self._keep(broker, response)
             return response
         finally:
             self.close(broker, "bootstrap")
+
+    def _learn_members(self, asked: Broker, response: MetadataResponse) -> None:
+        versions = self.known.latest.get(f"{asked.host}:{asked.port}")
+        if versions is not None and versions.lists_all_brokers and response.brokers:
+            self.known.members_are(f"{each.host}:{each.port}" for each in response.brokers)
 
     def _keep(self, bootstrap: Broker, response: MetadataResponse) -> None:
         """Keep the connection to a bootstrap address as that of the broker that the response names there, which saves

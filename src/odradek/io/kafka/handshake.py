@@ -7,7 +7,7 @@ handshake, and what goes wrong becomes an error that names the step, the address
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -111,6 +111,7 @@ class KnownVersions:
         self._unconfirmed: set[str] = set()  # addresses that then did not
         self.latest: dict[str, BrokerVersions] = {}
         """Address -> what the broker offered on its latest connection."""
+        self._members: frozenset[str] = frozenset()
         self._releases: dict[str, tuple[float, BrokerVersions]] = {}
         self.failed_logins: Counter[str] = Counter()
         """Address -> attempts to authenticate in a row that ended without an answer."""
@@ -136,11 +137,20 @@ class KnownVersions:
 
     def all_have(self, feature: Callable[[BrokerVersions], bool]) -> bool:
         """Return True if every broker that was asked has a feature; True, too, before any was."""
-        return all(map(feature, self.latest.values()))
+        return all(map(feature, self._of_members()))
 
     def oldest(self) -> BrokerVersions | None:
         """Return the versions of the oldest broker that was asked; None before any was."""
-        return min(self.latest.values(), key=lambda versions: versions.version(ProduceRequest), default=None)
+        return min(self._of_members(), key=lambda versions: versions.version(ProduceRequest), default=None)
+
+    def members_are(self, addresses: Iterable[str]) -> None:
+        """Leave out of account what is at other addresses, once one of these was asked: a broker that has left the
+        cluster, or an address of the URL behind which brokers were upgraded since."""
+        self._members = frozenset(addresses)
+
+    def _of_members(self) -> Collection[BrokerVersions]:
+        of_members = [versions for address, versions in self.latest.items() if address in self._members]
+        return of_members or self.latest.values()
 
     def forget(self, address: str) -> None:
         """Probe this broker the next time: it did not answer as expected."""
