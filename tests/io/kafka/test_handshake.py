@@ -286,6 +286,16 @@ async def test_a_listener_that_expects_sasl_says_so() -> None:
     assert "+sasl" in error.hint
 
 
+async def test_a_controller_is_no_listener_with_sasl() -> None:
+    """It closes upon Metadata, too."""
+    apis = tuple([api for api in EVERYTHING.api_keys if api.api_key != MetadataRequest.SPEC.key])
+    peer = Peer({ApiVersionsRequest: lambda request, version: ApiVersionsResponse(api_keys=apis)})
+    peer.answers[MetadataRequest] = lambda *_: ConnectionAbortedError
+    error = await failure(peer)
+    assert (error.step, error.hint) == ("version", "use the address of a listener for clients")
+    assert "as a controller of KRaft" in str(error)
+
+
 @pytest.mark.parametrize("cut_again", [False, True])
 async def test_a_line_cut_right_after_the_first_answer_is_no_sign_of_sasl(cut_again: bool) -> None:
     """One cut after ApiVersions looks as SASL does; a listener without it refuses to take part in SASL, and a line that

@@ -128,7 +128,7 @@ def probe_sasl() -> Generator[Probe, ProbeOutcome, messages.security.SaslHandsha
 
 def _negotiate(ask: ApiVersionsRequest, response: Response, at_most: Mapping[int, int] | None) -> ProbeFlow:
     """Read the response; after error 35 repeat the request in the version that it names, or else in version 0
-    (KIP-511)."""
+    (KIP-511). A controller closes the connection upon Metadata, which would look like a listener with SASL."""
     answer = _versions(response)
     if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
         last = max((a.max_version for a in answer.api_keys if a.api_key == ApiVersionsRequest.SPEC.key), default=0)
@@ -138,7 +138,12 @@ def _negotiate(ask: ApiVersionsRequest, response: Response, at_most: Mapping[int
         answer = _versions(outcome.response)
     if answer.error_code:
         raise broker_error(answer.error_code, "ApiVersions")
-    return BrokerVersions.from_response(answer, at_most)
+    versions = BrokerVersions.from_response(answer, at_most)
+    if MetadataRequest.SPEC.key not in versions.offered:
+        controller = Unsupported("this address", "a broker: the peer has no Metadata, as a controller of KRaft")
+        controller.hint = "use the address of a listener for clients"
+        raise controller
+    return versions
 
 
 def _versions(response: Response) -> ApiVersionsResponse:
