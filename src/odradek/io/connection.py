@@ -70,6 +70,7 @@ class Connection:
         handshake: Begins the handshake of each new connection.
         options: See ConnectionOptions.
         observation: Told of what happens to this connection.
+        on_resumed: Called at the end of a pause, before anything is sent.
     """
 
     def __init__(
@@ -81,8 +82,9 @@ class Connection:
         handshake: Callable[[], Handshake] = no_handshake,
         options: ConnectionOptions | None = None,
         observation: ConnectionObservation | None = None,
+        on_resumed: Callable[[], None] = lambda: None,
     ) -> None:
-        self.observation = observation
+        self.observation, self._on_resumed = observation, on_resumed
         self.host, self.port, self.options = host, port, options or ConnectionOptions()
         self.address = f"{host}:{port}"
         self.state = CONNECTION.start
@@ -391,6 +393,7 @@ class Connection:
             self._move(Event.RESUMED)
             for pending in self._queue.outstanding():
                 pending.restart_limit(now)
+            self._on_resumed()
             if self._pipeline is not None:
                 self._pipeline.resume()
         outstanding, paused = self._queue.outstanding(), self.state is State.THROTTLED

@@ -483,6 +483,20 @@ async def test_a_session_is_renewed_on_the_live_connection_before_it_ends() -> N
         assert len(peer.connections) == 1
 
 
+async def test_a_session_that_ends_during_a_pause_is_renewed_before_anything_else_is_sent() -> None:
+    now = 1000.0
+    peer = sasl_peer(lifetime_ms=60_000)
+    async with connection_to(peer, PLAIN, clock=lambda: now) as connection:
+        await connection.submit(MetadataRequest())
+        connection.connection.pause_sending(3600)
+        pending = connection.submit(MetadataRequest())
+        now += 61.0
+        connection.connection._resume_at = anyio.current_time()
+        connection.connection.expect_by(0.0)
+        await pending
+        assert peer.names()[4:] == ["SaslHandshake 1", "SaslAuthenticate 2", "Metadata 13"]
+
+
 async def test_a_session_is_not_renewed_twice_in_a_second_however_short_it_is() -> None:
     now = 1000.0
     peer = sasl_peer(lifetime_ms=100)

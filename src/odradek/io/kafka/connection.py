@@ -75,7 +75,13 @@ class KafkaConnection:
         observation: ConnectionObservation | None = None,
     ) -> None:
         self.connection = Connection(
-            host, port, connect=connect, handshake=self._begin_handshake, options=options, observation=observation
+            host,
+            port,
+            connect=connect,
+            handshake=self._begin_handshake,
+            options=options,
+            observation=observation,
+            on_resumed=self.renew_session,
         )
         self.observation = observation
         self.client_id = client_id
