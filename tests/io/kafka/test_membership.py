@@ -63,7 +63,9 @@ from odradek.wire.kafka.messages.metadata import (
     ApiVersionsResponse,
     MetadataRequest,
     MetadataResponse,
+    MetadataResponseBroker,
 )
+from odradek.wire.kafka.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 
 pytestmark = pytest.mark.anyio
 
@@ -261,6 +263,30 @@ async def test_a_coordinator_is_found_after_the_cluster_has_sent_the_client_back
         assert caught.value.retriable
         peer.answers[MetadataRequest] = lambda request, version: METADATA
         assert (await driver.coordinator(CoordinatorType.GROUP, "g")).address == "b:9092"
+
+
+async def test_a_broker_that_is_older_than_others_does_not_end_a_producer_that_asks_for_its_identity(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """During an upgrade to 0.11: whichever is asked first."""
+    peer = Coordinator()
+    old = tuple([api for api in EVERYTHING.api_keys if api.api_key != InitProducerIdRequest.SPEC.key])
+
+    def versions(request: ApiVersionsRequest, version: int) -> ApiVersionsResponse:
+        return ApiVersionsResponse(api_keys=old) if peer.connections[-1] == "old:9092" else EVERYTHING
+
+    peer.answers[ApiVersionsRequest] = versions
+    hosts = ("b", "old")
+    brokers = tuple([MetadataResponseBroker(node_id=n, host=host, port=9092) for n, host in enumerate(hosts, 1)])
+    peer.answers[MetadataRequest] = lambda request, version: MetadataResponse(brokers=brokers)
+    peer.answers[InitProducerIdRequest] = lambda request, version: InitProducerIdResponse(producer_id=5)
+    monkeypatch.setattr("odradek.io.kafka.driver.shuffle", lambda each: each.sort(key=lambda broker: -broker.id))
+    async with driver_at(peer, monkeypatch) as driver:
+        sequences = driver.producer_sequences()
+        assert sequences is not None
+        await sequences.identify()
+        assert sequences.ready
+    assert peer.connections == ["b:9092", "old:9092"]
 
 
 async def test_commits_carry_metadata_and_the_epoch_of_what_was_read(monkeypatch: pytest.MonkeyPatch) -> None:

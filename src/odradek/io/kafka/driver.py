@@ -256,11 +256,17 @@ class KafkaDriver:
     async def ask(self, api: type[Request[R]], build: Callable[[BrokerVersions], Request[R]]) -> R:
         """Send a request to any broker: each is tried once, until one answers. Cancellation: safe.
 
-        Raises the error of the last one, or the first that trying again cannot change.
+        Raises the error of the last one, or the first that trying again cannot change. A broker that does not have the
+        request may only be of an older release than the others.
         """
         none = Closed(f"{self!r}: no broker is known")
         brokers = await self._shuffled_brokers()
-        return await first_answer(brokers, lambda broker: self.connections.ask(broker, api, build), none)
+        return await first_answer(
+            brokers,
+            lambda broker: self.connections.ask(broker, api, build),
+            none,
+            lambda error: error.retriable or isinstance(error, Unsupported),
+        )
 
     async def _shuffled_brokers(self) -> list[Broker]:
         if not self.metadata.table.brokers:  # the cluster has asked this client to begin again (KIP-1102)
