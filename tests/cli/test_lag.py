@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from importlib import import_module
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def test_a_group_whose_lag_cannot_be_read_keeps_no_other_from_being_printed(
         return await read(k, group)
 
     module = import_module("odradek.cli.lag")
-    read = module._group_lag
+    read: Callable[[od.Cluster, str], Awaitable[GroupLag]] = module._group_lag
     monkeypatch.setattr(module, "_group_lag", group_lag)
     assert run(["lag", "--json"]) == 1
     printed = capfd.readouterr()

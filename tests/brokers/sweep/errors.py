@@ -86,11 +86,13 @@ REFUSED = (
     ErrorCode.INVALID_REQUIRED_ACKS,
     ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ErrorCode.INVALID_TIMESTAMP,
-    ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
     ErrorCode.POLICY_VIOLATION,
     ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
     ErrorCode.INVALID_RECORD,
 )
+NUMBERED_REFUSED = (ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,)
+"""Sent again without numbers where batches have some (0.11 and later), otherwise refused."""
+
 COMMITTED_AGAIN = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.REQUEST_TIMED_OUT,
@@ -359,7 +361,7 @@ async def _one_error_of_producing(
 async def each_passing_error_of_producing(stand: Stand) -> None:
     topic = await stand.create_topic()
     broker, expected = await stand.leader(topic), []
-    for code in known(stand, SENT_AGAIN):
+    for code in known(stand, (*SENT_AGAIN, *(NUMBERED_REFUSED if stand.has(0, 11) else ()))):
         confirmed, _, errors = await _one_error_of_producing(stand, topic, broker, code, False)
         assert (len(confirmed), errors) == (3, []), code.name
         expected += confirmed
@@ -386,7 +388,7 @@ async def each_error_of_producing_behind_the_append(stand: Stand) -> None:
 async def each_lasting_error_of_producing(stand: Stand) -> None:
     topic = await stand.create_topic()
     broker, expected = await stand.leader(topic), []
-    for code in known(stand, REFUSED):
+    for code in known(stand, (*REFUSED, *(() if stand.has(0, 11) else NUMBERED_REFUSED))):
         confirmed, _, errors = await _one_error_of_producing(stand, topic, broker, code, False)
         (error,) = errors
         assert isinstance(error, od.Rejected), code.name
