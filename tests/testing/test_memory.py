@@ -143,6 +143,14 @@ async def test_a_time_is_resolved_to_the_first_record_from_then_on() -> None:
         assert await k.positions("orders", AtTime(9.0)) == {ORDERS: 4}
 
 
+async def test_a_time_between_two_milliseconds_is_the_later_one() -> None:
+    cluster = cluster_of()
+    cluster.append("orders", [ProducerRecord(b"%d" % n, timestamp=1_700_000_000_122 + n) for n in range(3)])
+    async with cluster.connect() as k:
+        assert await k.positions("orders", AtTime(1_700_000_000.123)) == {ORDERS: 1}  # as a float, it is a little less
+        assert await k.positions("orders", AtTime(1_700_000_000.1231)) == {ORDERS: 2}
+
+
 async def test_a_record_larger_than_the_limit_is_rejected() -> None:
     cluster = cluster_of()
     async with cluster.connect() as k, k.producer(max_message_bytes=100) as out:

@@ -20,6 +20,7 @@ from odradek.core.interfaces import (
     PartitionFetch,
     PartitionResult,
 )
+from odradek.core.kafka.list_offsets import time_ms
 from odradek.core.produce.batch import as_record
 from odradek.errors import BrokerError, ConnectionLost, MessageTooLarge, OdradekError, Unreachable
 from odradek.io.gather import gather_outcomes
@@ -422,5 +423,5 @@ def _decoder_of(fetch: PartitionFetch) -> MemoryDecoder:
 
 def _position_of(log: MemoryLog, at: PositionSpec | AtTime) -> Position:
     if isinstance(at, AtTime):
-        return log.at_time(int(at.seconds * 1000))
+        return log.at_time(time_ms(at))
     return log.start if at is PositionSpec.EARLIEST else log.end
