@@ -50,6 +50,8 @@ async def test_topics_are_created_with_a_number_of_partitions_each(cluster: Memo
             await k.admin.create_topics({"w": 3}, partitions=2)
         with pytest.raises(od.ConfigError, match="number of partitions"):
             await k.admin.create_topics({"w": 0})
+        with pytest.raises(od.BrokerError, match="INVALID_TOPIC_EXCEPTION"):
+            (await k.admin.create_topics({"w w": 1})).check()
         assert await k.topics() == {"t", "u", "v"}
 
 
@@ -58,6 +60,14 @@ async def test_records_are_deleted_up_to_a_position_or_a_meaning(cluster: Memory
         assert (await k.admin.delete_records({P0: 4})).check() == {P0: 4}
         assert (await k.admin.delete_records({P0: EARLIEST})).check() == {P0: 4}
         assert (await k.admin.delete_records({P0: LATEST})).check() == {P0: 10}
+
+
+async def test_records_are_not_deleted_beyond_the_end_or_of_a_partition_that_is_missing(cluster: MemoryCluster) -> None:
+    async with cluster.connect() as k:
+        results = await k.admin.delete_records({P0: 11, P1: 0, od.TopicPartition("t", 9): 0})
+        names = {p.partition: error.name for p, error in results.failed.items() if isinstance(error, od.BrokerError)}
+        assert names == {0: "OFFSET_OUT_OF_RANGE", 9: "UNKNOWN_TOPIC_OR_PARTITION"}
+        assert results.done == {P1: 0} and await k.positions("t", EARLIEST) == {P0: 0, P1: 0}
 
 
 async def test_positions_are_reset_only_without_a_dry_run_and_can_be_put_back(cluster: MemoryCluster) -> None:

@@ -28,7 +28,7 @@ from odradek.errors import (
     TransactionAborted,
 )
 from odradek.testing import MemoryCluster
-from odradek.types import EARLIEST, LATEST, Position, TopicPartition
+from odradek.types import EARLIEST, LATEST, AtTime, Position, TopicPartition
 
 pytestmark = pytest.mark.anyio
 
@@ -533,6 +533,28 @@ async def test_transactions_are_listed_described_and_aborted() -> None:
             with pytest.raises(BrokerError):
                 (await call).check()
     assert await read(cluster) == []
+
+
+async def test_producers_are_described_although_their_records_are_gone() -> None:
+    cluster = make_cluster()
+    async with producing(cluster, "x") as out, cluster.connect() as k:
+        async with out.transaction():
+            await out.send("out", b"1", partition=OUT, timestamp=5)
+            await out.send("in", b"1", partition=IN, timestamp=5)
+        cluster.delete_records(OUT, 2)
+        cluster.truncate_log(IN, 0)
+        described = (await k.admin.describe_producers([OUT, IN])).check()
+        assert [(each.last_sequence, each.last_timestamp) for each in described[OUT]] == [(0, 5)]
+        assert described[IN] == []  # as brokers do, which read their producers from the log again
+
+
+async def test_a_time_in_an_open_transaction_has_no_offset_for_readers_of_what_is_committed() -> None:
+    cluster = make_cluster()
+    async with producing(cluster, "x") as out, cluster.connect() as k, out.transaction():
+        await out.send("out", b"1", timestamp=5000)
+        for committed, position in ((False, 0), (True, None)):
+            listed = await k.admin.list_offsets({OUT: AtTime(5)}, read_committed=committed)
+            assert listed.check()[OUT].position == position
 
 
 # ---- cancellation ---------------------------------------------------------------------------------------------

@@ -33,17 +33,17 @@ from odradek.core.admin_transactions import ProducerDescription, TransactionDesc
 from odradek.core.kafka.admin_topics import merged_config
 from odradek.core.kafka.list_offsets import time_ms
 from odradek.errors import BrokerError, OdradekError
-from odradek.testing.memory.log import MemoryLog
+from odradek.testing.memory.log import TOPIC_NAME, MemoryLog
 from odradek.testing.memory.state import ClusterState
-from odradek.types import EARLIEST, LATEST, AtTime, Position, TopicPartition
+from odradek.types import EARLIEST, AtTime, Position, TopicPartition
 
 __all__ = ["MemoryAdmin"]
 
 K = TypeVar("K")
 V = TypeVar("V")
 
-UNKNOWN_TOPIC, TOPIC_EXISTS, INVALID_PARTITIONS, INVALID_TXN_STATE = 3, 36, 37, 48
-NON_EMPTY_GROUP, NO_GROUP, NO_TRANSACTIONAL_ID = 68, 69, 105
+OUT_OF_RANGE, UNKNOWN_TOPIC, INVALID_TOPIC, TOPIC_EXISTS, INVALID_PARTITIONS = 1, 3, 17, 36, 37
+INVALID_TXN_STATE, NON_EMPTY_GROUP, NO_GROUP, NO_TRANSACTIONAL_ID = 48, 68, 69, 105
 
 
 class MemoryAdmin(ClusterAdmin):
@@ -70,6 +70,8 @@ class MemoryAdmin(ClusterAdmin):
 
         def create(name: str) -> CreatedTopic:
             count = topics[name].partitions or 1
+            if not TOPIC_NAME.fullmatch(name):
+                raise BrokerError(INVALID_TOPIC, "INVALID_TOPIC_EXCEPTION", f"creating topic {name!r}")
             if name in self._state.table.topics:
                 raise BrokerError(TOPIC_EXISTS, "TOPIC_ALREADY_EXISTS", f"creating topic {name!r}")
             if not validate_only:
@@ -141,9 +143,11 @@ class MemoryAdmin(ClusterAdmin):
         """Delete records (see `ClusterAdmin`)."""
 
         def delete(partition: TopicPartition) -> Position:
-            self._partitions(partition.topic)
-            log, position = self._state.logs[partition], before[partition]
+            log, position = _log(self._state, partition), before[partition]
+            if position is not None and position > log.end:
+                raise BrokerError(OUT_OF_RANGE, "OFFSET_OUT_OF_RANGE", f"{partition} ends at {log.end}")
             log.delete_before(log.end if position is None else position)
+            self._state.changed.notify()
             return log.start
 
         return await _each(before, delete)
@@ -154,10 +158,8 @@ class MemoryAdmin(ClusterAdmin):
         """Find offsets (see `ClusterAdmin`); there is no other storage."""
 
         def find(partition: TopicPartition) -> OffsetListing:
-            if partition not in self._partitions(partition.topic):
-                raise BrokerError(UNKNOWN_TOPIC, "UNKNOWN_TOPIC_OR_PARTITION", f"{partition}")
-            log, at = self._state.logs[partition], specs[partition]
-            return OffsetListing(log.last_stable, None, None) if read_committed and at is LATEST else _listing(log, at)
+            log, at = _log(self._state, partition), specs[partition]
+            return _listing(log, at, log.last_stable if read_committed else log.end)
 
         return await _each(specs, find)
 
@@ -267,36 +269,37 @@ class MemoryTransactionsAdmin:
         self, partitions: Sequence[TopicPartition]
     ) -> Results[TopicPartition, Sequence[ProducerDescription]]:
         """Return the producers of partitions with transactions (see `TransactionsAdmin`)."""
-        return await _each(partitions, lambda partition: _producers(self._log(partition)))
+        return await _each(partitions, lambda partition: _producers(_log(self._state, partition)))
 
     async def abort_transaction(self, partition: TopicPartition, producer: ProducerDescription) -> None:
         """Write the marker that aborts a transaction (see `TransactionsAdmin`)."""
         await anyio.lowlevel.checkpoint()
-        log, number = self._log(partition), producer.producer_id
+        log, number = _log(self._state, partition), producer.producer_id
         if number not in log.open:
             raise BrokerError(INVALID_TXN_STATE, "INVALID_TXN_STATE", f"{partition}: producer {number} has none open")
         log.end_transaction(number, committed=False)
         self._state.changed.notify()
 
-    def _log(self, partition: TopicPartition) -> MemoryLog:
-        if (log := self._state.logs.get(partition)) is None:
-            raise BrokerError(UNKNOWN_TOPIC, "UNKNOWN_TOPIC_OR_PARTITION", f"{partition}")
-        return log
+
+def _log(state: ClusterState, partition: TopicPartition) -> MemoryLog:
+    if (log := state.logs.get(partition)) is None:
+        raise BrokerError(UNKNOWN_TOPIC, "UNKNOWN_TOPIC_OR_PARTITION", f"{partition}")
+    return log
 
 
 def _producers(log: MemoryLog) -> list[ProducerDescription]:
     """Return the producers with transactions that a log knows."""
     described = []
     for number, batches in log.batches.items():
-        start, (last, position) = log.open.get(number), batches[-1]
-        sequence, newest = last.base_sequence + last.records - 1, log.records[log.row(position + last.records) - 1]
-        first = None if start is None else Position(start[0])
-        described.append(ProducerDescription(number, last.producer.epoch, sequence, newest.timestamp, None, first))
+        start, (last, _, timestamp) = log.open.get(number), batches[-1]
+        sequence, first = last.base_sequence + last.records - 1, None if start is None else Position(start[0])
+        described.append(ProducerDescription(number, last.producer.epoch, sequence, timestamp, None, first))
     return described
 
 
-def _listing(log: MemoryLog, at: OffsetChoice) -> OffsetListing:
-    """Return the offset as a broker does: with the timestamp of the record if it was looked up by one."""
+def _listing(log: MemoryLog, at: OffsetChoice, end: Position) -> OffsetListing:
+    """Return the offset as a broker does: with the timestamp of the record if it was looked up by one. `end` is that of
+    what the client may read."""
     if isinstance(at, OffsetSpec):
         newest = max(log.records, key=attrgetter("timestamp"), default=None)
         if at is OffsetSpec.MAX_TIMESTAMP and newest is not None:
@@ -304,9 +307,9 @@ def _listing(log: MemoryLog, at: OffsetChoice) -> OffsetListing:
         local = at in (OffsetSpec.EARLIEST_LOCAL, OffsetSpec.EARLIEST_NOT_TIERED)
         return OffsetListing(log.start if local else None, None, None)
     if not isinstance(at, AtTime):
-        return OffsetListing(log.start if at is EARLIEST else log.end, None, None)
+        return OffsetListing(log.start if at is EARLIEST else end, None, None)
     position = log.at_time(time_ms(at))
-    if position == log.end:
+    if position >= end:
         return OffsetListing(None, None, None)
     return OffsetListing(position, log.records[log.row(position)].timestamp, None)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from types import TracebackType
 from typing import NoReturn, Self
 
@@ -27,7 +26,7 @@ from odradek.io.observation import ConnectionObservation
 from odradek.testing.memory.admin import MemoryAdmin
 from odradek.testing.memory.broker import MemoryBrokerClient
 from odradek.testing.memory.groups import MemoryMembership, MemoryOffsets
-from odradek.testing.memory.log import record_bytes
+from odradek.testing.memory.log import TOPIC_NAME, record_bytes
 from odradek.testing.memory.log_access import MemoryLogAccess
 from odradek.testing.memory.metadata import MemoryMetadata
 from odradek.testing.memory.share import MemoryShareGroup
@@ -36,8 +35,6 @@ from odradek.testing.memory.transactions import MemoryTransactions
 from odradek.types import Broker, KiB
 
 __all__ = ["MemoryDriver"]
-
-TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 class MemoryDriver:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from bisect import bisect_left
 from collections import deque
@@ -16,7 +17,9 @@ from odradek.errors import CorruptMessage, LogTruncated, MessageTooLarge, Odrade
 from odradek.types import Columns, Position, TimestampType, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 
-__all__ = ["MemoryDecoder", "MemoryLog", "StoredRecord", "columns_of", "compressed_bytes", "record_bytes"]
+__all__ = ["TOPIC_NAME", "MemoryDecoder", "MemoryLog", "StoredRecord", "columns_of", "compressed_bytes", "record_bytes"]
+
+TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 RECORD_OVERHEAD_BYTES = 10
 """Size of a record beyond its value, key and headers (bytes), so that empty ones count, too."""
@@ -107,8 +110,8 @@ class MemoryLog:
         """Damage of each record that a test has damaged, by offset."""
         self.truncations: list[Position] = []
         """The end that each truncation left. Their number is the leader epoch."""
-        self.batches: dict[int, deque[tuple[Stamp, Position]]] = {}
-        """The latest batches of each producer with stamps, by its id, and where they are stored."""
+        self.batches: dict[int, deque[tuple[Stamp, Position, int]]] = {}
+        """The latest batches of each producer with stamps, by its id; where they are stored, and their timestamps."""
         self.open: dict[int, list[int]] = {}
         """The offsets of the records in each open transaction, by the id of its producer."""
         self.aborted: set[int] = set()
@@ -128,7 +131,8 @@ class MemoryLog:
         ]
         if stamp is not None:
             producer = stamp.producer.producer_id
-            self.batches.setdefault(producer, deque(maxlen=REMEMBERED_BATCHES)).append((stamp, self.end))
+            batch = stamp, self.end, max((each.timestamp for each in stored), default=now_ms)
+            self.batches.setdefault(producer, deque(maxlen=REMEMBERED_BATCHES)).append(batch)
             self.open.setdefault(producer, []).extend(each.offset for each in stored)
         self.records += stored
         self.end = Position(self.end + len(stored))
@@ -141,7 +145,7 @@ class MemoryLog:
             BrokerError: OUT_OF_ORDER_SEQUENCE_NUMBER: a batch before it is missing.
         """
         latest = self.batches.get(stamp.producer.producer_id, ())
-        batches = [(known, position) for known, position in latest if known.producer == stamp.producer]
+        batches = [(known, position) for known, position, _ in latest if known.producer == stamp.producer]
         if (position := dict(batches).get(stamp)) is not None:
             return position
         if stamp.base_sequence != (batches[-1][0].following if batches else 0):
@@ -205,6 +209,7 @@ class MemoryLog:
         for batches in self.batches.values():
             while batches and batches[-1][1] >= end:
                 batches.pop()
+        self.batches = {producer: batches for producer, batches in self.batches.items() if batches}
         self.end = Position(end)
         self.truncations.append(self.end)
 
