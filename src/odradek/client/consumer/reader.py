@@ -123,7 +123,7 @@ class Reader(PartitionReaderBase):
         self._check_topics_of(untils)
         committed = {} if self._commits is None else await self._commits.positions(partitions)
         starts = await self._resolve({p: committed.get(p, self._start_of(p)) for p in partitions})
-        self._entered_at = time.time()
+        self._entered_at = int(time.time() * 1000) / 1000  # whole milliseconds, as timestamps of records
         await self._fetcher.__aenter__()
         self._fetcher.add(_cursor(p, starts[p], untils.get(p)) for p in partitions)
         return self
