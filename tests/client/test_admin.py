@@ -83,6 +83,28 @@ async def test_positions_are_reset_only_without_a_dry_run_and_can_be_put_back(cl
         assert await k.admin.group_positions("g") == {P0: 3}
 
 
+async def test_a_group_exists_from_its_first_position_until_it_is_deleted(cluster: MemoryCluster) -> None:
+    async with cluster.connect() as k, k.reader("t", group="g", start=EARLIEST) as reader:
+        assert await k.admin.group_positions("g") == {} and await k.admin.list_groups() == []
+        with pytest.raises(od.BrokerError, match="GROUP_ID_NOT_FOUND"):
+            (await k.admin.describe_groups("g")).check()
+        for position in (1, 2):
+            await reader.commit({P0: position})
+            assert [group.name for group in await k.admin.list_groups()] == ["g"]
+            assert cluster.committed("g") == await k.admin.group_positions("g") == {P0: position}
+            (await k.admin.delete_groups("g")).check()
+            assert cluster.committed("g") == await k.admin.group_positions("g") == {}
+
+
+async def test_positions_of_a_group_with_members_are_stored_by_these_alone(cluster: MemoryCluster) -> None:
+    async with cluster.connect() as k, k.reader("t", group="g", start=EARLIEST) as reader:
+        async with k.consumer("t", group="g"):
+            with pytest.raises(od.BrokerError, match="UNKNOWN_MEMBER_ID"):
+                await reader.commit({P0: 1})
+        await reader.commit({P0: 1})
+        assert cluster.committed("g")[P0] == 1
+
+
 async def test_a_group_with_members_is_neither_reset_nor_deleted(cluster: MemoryCluster) -> None:
     async with cluster.connect() as k:
         async with k.consumer("t", group="g"):

@@ -33,6 +33,7 @@ from odradek.core.admin_transactions import ProducerDescription, TransactionDesc
 from odradek.core.kafka.admin_topics import merged_config
 from odradek.core.kafka.list_offsets import time_ms
 from odradek.errors import BrokerError, OdradekError
+from odradek.testing.memory.groups import MemoryGroup
 from odradek.testing.memory.log import TOPIC_NAME, MemoryLog
 from odradek.testing.memory.state import ClusterState
 from odradek.types import EARLIEST, AtTime, Position, TopicPartition
@@ -169,6 +170,7 @@ class MemoryAdmin(ClusterAdmin):
         listed = [
             GroupListing(name, "consumer", "Stable" if group.sessions else "Empty", "memory")
             for name, group in sorted(self._state.groups.items())
+            if group.exists
         ]
         of_state = [group for group in listed if not states or group.state in states]
         return [group for group in of_state if not types or group.type in types]
@@ -177,8 +179,7 @@ class MemoryAdmin(ClusterAdmin):
         """Return the members of groups (see `ClusterAdmin`)."""
 
         def describe(name: str) -> GroupDescription:
-            self._check_group(name)
-            sessions = self._state.groups[name].sessions
+            sessions = self._group(name).sessions
             members = tuple(MemberDescription(i, None, "", "", tuple(sorted(s.owned))) for i, s in sessions.items())
             return GroupDescription(name, "Stable" if members else "Empty", "memory", "consumer", "", members, None)
 
@@ -188,10 +189,10 @@ class MemoryAdmin(ClusterAdmin):
         """Delete groups (see `ClusterAdmin`)."""
 
         def delete(name: str) -> None:
-            self._check_group(name)
-            if self._state.groups[name].sessions:
+            group = self._group(name)
+            if group.sessions:
                 raise BrokerError(NON_EMPTY_GROUP, "NON_EMPTY_GROUP", f"deleting group {name!r}")
-            del self._state.groups[name]
+            group.delete()
 
         return await _each(names, delete)
 
@@ -199,8 +200,7 @@ class MemoryAdmin(ClusterAdmin):
         """Delete committed positions (see `ClusterAdmin`)."""
 
         def delete(partition: TopicPartition) -> None:
-            self._check_group(group)
-            self._state.groups[group].committed.pop(partition, None)
+            self._group(group).committed.pop(partition, None)
 
         return await _each(partitions, delete)
 
@@ -223,9 +223,11 @@ class MemoryAdmin(ClusterAdmin):
         copies = () if leader is None else (leader.id,)
         return PartitionDescription(partition, leader and leader.id, None, copies, copies, ())
 
-    def _check_group(self, name: str) -> None:
-        if name not in self._state.groups:
+    def _group(self, name: str) -> MemoryGroup:
+        known = self._state.groups.get(name)
+        if known is None or not known.exists:
             raise BrokerError(NO_GROUP, "GROUP_ID_NOT_FOUND", f"group {name!r}")
+        return known
 
 
 class MemoryTransactionsAdmin:

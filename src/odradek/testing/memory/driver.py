@@ -185,4 +185,4 @@ class MemoryDriver:
         """Return the names of all groups, sorted. Cancellation: safe."""
         await anyio.lowlevel.checkpoint()
         self._check_open()
-        return sorted(self._state.groups)
+        return sorted(name for name, group in self._state.groups.items() if group.exists)

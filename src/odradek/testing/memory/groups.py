@@ -18,6 +18,7 @@ import anyio.lowlevel
 
 from odradek.core.backoff import Backoff
 from odradek.core.interfaces import NO_METADATA, Assignment, RebalanceListener, Subscription
+from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.transaction_requests import GroupMetadata, Offset
 from odradek.errors import ConfigError, DeadlineError, GroupError, OdradekError, SessionExpired
 from odradek.types import CommittedPosition, Position, TopicPartition
@@ -69,6 +70,8 @@ class MemoryGroup:
         """Partitions that no member is to have."""
         self.pending: dict[int, dict[TopicPartition, tuple[int, Offset]]] = {}
         """Positions in each open transaction, numbered, by the id of its producer."""
+        self.exists = False
+        """It has had a member or a position, and was not deleted since."""
         self._changed = changed
         self._numbers, self._stores = count(1), count(1)
         self._stored: dict[TopicPartition, int] = {}  # the number of what is stored
@@ -77,6 +80,7 @@ class MemoryGroup:
         self, positions: Mapping[TopicPartition, Position], metadata: Mapping[TopicPartition, str], usual: str = ""
     ) -> None:
         """Store positions with their texts; `usual` is that of the others."""
+        self.exists = True
         self.committed.update(positions)
         self.metadata.update({partition: metadata.get(partition, usual) for partition in positions})
         self._stored.update(dict.fromkeys(positions, next(self._stores)))
@@ -84,7 +88,7 @@ class MemoryGroup:
     def add_to_transaction(self, producer_id: int, offsets: Mapping[TopicPartition, Offset]) -> None:
         """Store positions with a transaction. Of several positions the one counts that was sent last, whatever ends
         last."""
-        number = next(self._stores)
+        self.exists, number = True, next(self._stores)
         self.pending.setdefault(producer_id, {}).update({p: (number, offset) for p, offset in offsets.items()})
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
@@ -99,6 +103,12 @@ class MemoryGroup:
         self.committed = {partition: at for partition, at in self.committed.items() if partition.topic != topic}
         for number, offsets in self.pending.items():
             self.pending[number] = {partition: sent for partition, sent in offsets.items() if partition.topic != topic}
+
+    def delete(self) -> None:
+        """Forget everything, as coordinators do with a group that is deleted."""
+        self.exists = False
+        self.committed.clear()
+        self.pending.clear()
 
     def fence(self, member: GroupMetadata, partitions: Collection[TopicPartition]) -> ErrorCode:
         """Return why a transaction cannot store positions for a member, or NONE (KIP-447)."""
@@ -115,6 +125,7 @@ class MemoryGroup:
 
     def join(self, membership: MemoryMembership) -> GroupSession:
         """Add a member."""
+        self.exists = True
         self._rebalance()
         session = self.sessions[membership.consumer_id] = GroupSession(membership, number=self.generation)
         return session
@@ -349,8 +360,10 @@ class MemoryOffsets:
     async def commit(
         self, positions: Mapping[TopicPartition, Position], metadata: Mapping[TopicPartition, str] = NO_METADATA
     ) -> None:
-        """Store positions, unfenced: see `OffsetStore.commit`."""
+        """Store positions, unfenced: see `OffsetStore.commit`. Raises BrokerError while the group has members."""
         await self._state.serve("commit", self._timeout, partitions=positions.keys())
+        if self._group.sessions:
+            raise broker_error(ErrorCode.UNKNOWN_MEMBER_ID, f"group {self._group.name}: positions not stored")
         self._group.store(positions, metadata)
 
 

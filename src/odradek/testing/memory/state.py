@@ -73,7 +73,7 @@ class ClusterState:
         self.changed.notify()
 
     def group(self, name: str) -> MemoryGroup:
-        """Return a group, which exists from the first call on."""
+        """Return a group, which may be one that does not exist yet."""
         return self.groups.setdefault(name, MemoryGroup(name, self.changed.notify))
 
     def share_group(self, name: str) -> ShareGroupState:
