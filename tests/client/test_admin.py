@@ -55,6 +55,19 @@ async def test_topics_are_created_with_a_number_of_partitions_each(cluster: Memo
         assert await k.topics() == {"t", "u", "v"}
 
 
+async def test_a_topic_that_is_made_again_has_nothing_of_the_former_configuration(cluster: MemoryCluster) -> None:
+    async with cluster.connect() as k:
+        for make_again in (lambda: cluster.recreate_topic("t"), lambda: delete_and_create(cluster)):
+            (await k.admin.alter_topic_configs({"t": {"retention.ms": "1"}})).check()
+            make_again()
+            assert (await k.admin.describe_topic_configs("t")).check() == {"t": {}}
+
+
+def delete_and_create(cluster: MemoryCluster) -> None:
+    cluster.delete_topic("t")
+    cluster.create_topic("t")
+
+
 async def test_records_are_deleted_up_to_a_position_or_a_meaning(cluster: MemoryCluster) -> None:
     async with cluster.connect() as k:
         assert (await k.admin.delete_records({P0: 4})).check() == {P0: 4}

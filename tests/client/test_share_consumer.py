@@ -270,3 +270,13 @@ async def test_kafka_07_has_none() -> None:
     k = od.connect("kafka07://127.0.0.1:1")
     with pytest.raises(od.Unsupported, match="share group"):
         k.share_consumer("t", group="g")
+
+
+async def test_a_record_that_was_given_back_and_is_gone_is_not_delivered_again() -> None:
+    cluster = make_cluster(b"1", b"2")
+    async with cluster.connect() as k, k.share_consumer("t", group="g", acknowledge="explicit") as c:
+        batch = await anext(aiter(c.batches()))
+        batch.release()
+        cluster.truncate_log(od.TopicPartition("t", 0), 1)
+        again = await anext(aiter(c.batches()))
+        assert again.values == [b"1"]

@@ -89,7 +89,6 @@ class MemoryAdmin(ClusterAdmin):
         def delete(name: str) -> None:
             self._partitions(name)
             self._state.set_topic(name, None)
-            self._state.configs.pop(name, None)
 
         return await _each(names, delete)
 

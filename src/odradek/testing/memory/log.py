@@ -163,6 +163,11 @@ class MemoryLog:
         """Return the row of the first record from an offset on."""
         return bisect_left(self.records, offset, key=attrgetter("offset"))
 
+    def has(self, offset: int) -> bool:
+        """Return True if there is a record at an offset."""
+        row = self.row(offset)
+        return row < len(self.records) and self.records[row].offset == offset
+
     def read(
         self, position: int, max_bytes: int, *, read_committed: bool = False
     ) -> tuple[list[StoredRecord], Position]:

@@ -60,7 +60,7 @@ class _SharedPartition:
         self.end = max(self.end, log.start)
         row = log.row(self.end)
         fresh = [stored.offset for stored in log.records[row : row + limit]]
-        offsets = sorted(offset for offset in {*self.available, *fresh} if offset >= log.start)[:limit]
+        offsets = sorted(offset for offset in {*self.available, *fresh} if log.has(offset))[:limit]
         for offset in offsets:
             self.available.discard(offset)
             self.held[offset] = _Held(member, until)

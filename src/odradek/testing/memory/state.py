@@ -174,8 +174,9 @@ class ClusterState:
         self._replace(self._with_topic(topic, self.table.leaders[topic]))
 
     def _with_topic(self, topic: str, leaders: Mapping[int, int] | None) -> MemoryRoutingTable:
-        """Drop a topic, with what groups have committed, as coordinators do; return a table with an empty one, or with
-        none."""
+        """Drop a topic with its configuration, and with what groups have committed, as coordinators do; return a table
+        with an empty one, or with none."""
+        self.configs.pop(topic, None)
         self.logs = {partition: log for partition, log in self.logs.items() if partition.topic != topic}
         self.replicas = {partition: broker for partition, broker in self.replicas.items() if partition.topic != topic}
         for group in self.groups.values():
