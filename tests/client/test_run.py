@@ -127,6 +127,16 @@ def test_errors_come_out_as_they_are(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_a_main_may_end_the_program_with_a_code_of_its_own(backend: str) -> None:
+    async def main() -> None:
+        sys.exit(3)
+
+    with pytest.raises(SystemExit) as ended:
+        run(main, backend=backend)
+    assert ended.value.code == 3
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_main_that_ends_by_itself_in_spite_of_a_signal_returns_its_value(backend: str) -> None:
     import anyio
 

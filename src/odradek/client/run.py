@@ -36,7 +36,7 @@ def run(main: Callable[..., Awaitable[T]], *args: object, backend: str = "asynci
 
     Raises:
         SystemExit: A signal cancelled `main`, and it ended without an error; the code is 128 plus the number of the
-            signal, as shells report it (130 for Ctrl-C, 143 for SIGTERM).
+            signal, as shells report it (130 for Ctrl-C, 143 for SIGTERM). Or `main` raised it.
         TypeError, ConfigError: An argument that cannot work.
         Exception: The exception of `main`, unchanged, such as Undelivered while it ended.
     """
@@ -53,7 +53,7 @@ def run(main: Callable[..., Awaitable[T]], *args: object, backend: str = "asynci
 @dataclass(slots=True)
 class _Outcome(Generic[T]):
     results: list[T]
-    error: Exception | None = None
+    error: BaseException | None = None
     signal: int | None = None
 
 
@@ -66,7 +66,7 @@ async def _watched(main: Callable[..., Awaitable[T]], args: tuple[object, ...]) 
         try:
             with scope:
                 outcome.results.append(await main(*args))
-        except Exception as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
             outcome.error = error
         tasks.cancel_scope.cancel()
     return outcome
