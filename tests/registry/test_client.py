@@ -173,6 +173,14 @@ async def test_an_option_that_cannot_work_is_refused(options: dict[str, Any], ki
 # ---- tasks that ask at the same time ----------------------------------------------------------------------------
 
 
+async def test_what_is_not_remembered_is_shared_while_it_is_asked_for(registry: FakeRegistry) -> None:
+    async with SchemaRegistry(registry.url) as client, anyio.create_task_group() as tasks:
+        for _ in range(50):
+            tasks.start_soon(client.latest, "s/1")
+            tasks.start_soon(client.latest, "none")
+    assert sorted(registry.asked) == ["GET /subjects/none/versions/latest", "GET /subjects/s%2F1/versions/latest"]
+
+
 async def test_an_error_reaches_everyone_who_waits(registry: FakeRegistry) -> None:
     registry.faults, errors = [(401, b"{}")], []
     registry.gate.clear()

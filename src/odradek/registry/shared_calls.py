@@ -20,6 +20,8 @@ class _Call:
     def __init__(self) -> None:
         self.ended = anyio.Event()
         self.error: OdradekError | None = None
+        self.results: list[Any] = []
+        """One, unless it has failed or was cancelled."""
 
 
 class SharedCalls:
@@ -54,11 +56,14 @@ class SharedCalls:
             await running.ended.wait()
             if running.error is not None:
                 raise copy.copy(running.error) from running.error.__cause__
+            if running.results:
+                return running.results[0]
 
     async def _call(self, key: Hashable, call: Callable[[], Awaitable[Any]]) -> Any:
         running = self._calls[key] = _Call()
         try:
-            return await call()
+            running.results.append(await call())
+            return running.results[0]
         except OdradekError as error:
             running.error = error
             raise
