@@ -97,6 +97,20 @@ async def test_a_guid_may_be_in_front_and_an_id_in_a_header(registry: FakeRegist
         assert await read(made, payload, SerdeContext("t", "key", [("x", b""), ("__key_schema_id", head)])) == value
 
 
+@pytest.mark.parametrize("framing", ["header", "prefix"])
+async def test_a_record_that_is_passed_on_names_its_new_schema_alone(registry: FakeRegistry, framing: str) -> None:
+    async with opened(registry) as client:
+        where = context("value")
+        await write(serde(client, "order", framing="header"), VALUES["order"][0], where)
+        former = where.headers[:]
+        made = serde(client, "avro", framing=framing)
+        data = await write(made, VALUES["avro"][0], where)
+        assert not set(former) & set(where.headers) and len(where.headers) == (framing == "header")
+        assert await read(made, data, where) == VALUES["avro"][0]
+        if framing == "header":  # others add theirs behind it, and read the last one
+            assert await read(made, data, SerdeContext("t", "value", former + where.headers)) == VALUES["avro"][0]
+
+
 async def test_producers_and_consumers_take_and_give_values(registry: FakeRegistry) -> None:
     cluster = MemoryCluster(topics={"t": 1})
     async with opened(registry) as client, cluster.connect() as k:

@@ -60,9 +60,10 @@ def header_name(field: str) -> str:
 
 
 def split(data: bytes, headers: Sequence[tuple[str, bytes | None]] = (), field: str = "value") -> Frame:
-    """Take a key or value apart: its schema is in the header of this field, or else in front. Raises FramingError."""
+    """Take a key or value apart: its schema is in the last header of this field, or else in front. Raises
+    FramingError."""
     name = header_name(field)
-    for header, content in headers:
+    for header, content in reversed(headers):
         if header == name and content is not None:
             schema, indexes = _read_head(content)
             return Frame(schema, data, indexes)

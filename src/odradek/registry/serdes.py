@@ -164,11 +164,13 @@ class RegistrySerde(Generic[T]):
     def _frame(self, writer: _SubjectWriter, value: T, context: SerdeContext) -> bytes:
         plain = value if self._encode is None else self._encode(value)
         payload, indexes = writer.encode(plain), b"".join(self._format.prefixes[:1])
+        name = header_name(context.field)
+        context.headers[:] = [each for each in context.headers if each[0] != name]  # of a record that is passed on
         if self._framing == "prefix":
             return id_head(writer.schema.id) + indexes + payload
         if writer.schema.guid is None:
             raise PayloadError('this registry has no GUIDs: use framing="prefix"', writer.schema.id)
-        context.headers.append((header_name(context.field), guid_head(writer.schema.guid) + indexes))
+        context.headers.append((name, guid_head(writer.schema.guid) + indexes))
         return payload
 
     def _subject_of(self, context: SerdeContext) -> str:
