@@ -122,6 +122,16 @@ async def test_spans_only_when_asked_one_for_each_batch_and_commit(telemetry: Te
     }
 
 
+async def test_levels_of_what_has_ended_are_gone(telemetry: Telemetry) -> None:
+    cluster, levels = MemoryCluster({"t": 1}), ("buffer.size", "buffer.waiting", "read_ahead.size", "lag")
+    async with cluster.connect(observer=telemetry.observer()) as k:
+        async with k.producer() as out, k.reader("t") as reader:
+            await out.send("t", b"1")
+            await anext(reader)
+            assert all(telemetry.points(f"odradek.{name}") for name in levels)
+        assert not any(telemetry.points(f"odradek.{name}") for name in levels)
+
+
 async def test_failures_are_errors_of_spans_and_error_types_of_metrics(telemetry: Telemetry) -> None:
     cluster = MemoryCluster({"t": 1})
     cluster.fail("produce", od.BrokerError(29, "TOPIC_AUTHORIZATION_FAILED"))

@@ -31,6 +31,27 @@ def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None
     return registry.get_sample_value(f"odradek_{name}", labels)
 
 
+async def test_levels_of_what_has_ended_are_gone(registry: CollectorRegistry) -> None:
+    cluster = MemoryCluster({"t": 1})
+    labelled = ("buffer_bytes", "buffer_limit_bytes", "buffer_waiting", "read_ahead_bytes", "read_ahead_limit_bytes")
+    levels = {f"odradek_{name}" for name in (*labelled, "lag_records")}
+
+    def samples() -> set[str]:
+        return {sample.name for metric in registry.collect() for sample in metric.samples} & levels
+
+    async with cluster.connect(observer=PrometheusObserver(registry)) as k:
+        for _ in range(2):
+            async with k.producer() as out, k.reader("t") as reader:
+                await out.send("t", b"1")
+                await anext(reader)
+                assert samples() == levels
+            assert samples() == set()
+            async with k.consumer("t", group="g", start=od.EARLIEST) as consumer:
+                await anext(consumer)
+                assert samples() == {name for name in levels if "buffer" not in name}
+            assert samples() == set()
+
+
 async def test_what_is_produced_and_consumed_is_counted(registry: CollectorRegistry) -> None:
     cluster = MemoryCluster({"t": 1})
     options: dict[str, Any] = {"group": "g", "start": od.EARLIEST, "commit_every": None}

@@ -172,12 +172,12 @@ class BatchFinished(NamedTuple):
 
 
 class BufferLevel(NamedTuple):
-    """The buffer of a producer, whenever a request is sent, and when nothing is left in it.
+    """The buffer of a producer, whenever a request is sent, when nothing is left in it, and when the producer ends.
 
     Attributes:
         producer: See `BatchSent`.
         bytes: Memory of the records without an outcome (bytes).
-        limit: The option `buffer_bytes` (bytes).
+        limit: The option `buffer_bytes` (bytes); 0: the producer has ended.
         waiting: Calls that wait for space.
     """
 
@@ -232,12 +232,12 @@ class BatchDelivered(NamedTuple):
 
 
 class ReadAheadLevel(NamedTuple):
-    """The read-ahead of a reader or consumer, after each response.
+    """The read-ahead of a reader or consumer, after each response, and when the reader or consumer ends.
 
     Attributes:
         reader: See `PartFetched`.
         bytes: Memory of the records that are not delivered yet (bytes).
-        limit: The option `read_ahead_bytes` (bytes).
+        limit: The option `read_ahead_bytes` (bytes); 0: the reader has ended.
     """
 
     reader: int

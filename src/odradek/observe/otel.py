@@ -105,6 +105,7 @@ class OpenTelemetryObserver(Observer):
         self._buffer = values(gauge, "odradek.buffer.size", "By", "Memory of records without an outcome.")
         self._waiting = values(gauge, "odradek.buffer.waiting", "{call}", "Calls that wait for space in the buffer.")
         self._lag = values(gauge, "odradek.lag", "{message}", "Records after the last one delivered.")
+        self._read_by: defaultdict[int, set[_Attributes]] = defaultdict(set)  # by reader without a group
         self._read_ahead = values(gauge, "odradek.read_ahead.size", "By", "Memory of records that are read ahead.")
         self._rebalances = seconds("odradek.rebalance.duration", "Duration of rebalances, by kind.")
         self._late = values(counter, "odradek.heartbeats.late", "{heartbeat}", "Times that the loop was blocked.")
@@ -161,6 +162,10 @@ class OpenTelemetryObserver(Observer):
 
     def buffer_level(self, event: observe.BufferLevel) -> None:
         producer = _number("producer", event.producer)
+        if not event.limit:
+            for values in (self._buffer, self._waiting):
+                values.pop(producer, None)
+            return
         self._buffer[producer] = event.bytes
         self._waiting[producer] = event.waiting
 
@@ -170,10 +175,19 @@ class OpenTelemetryObserver(Observer):
         topic, group = event.partition.topic, event.group or ""
         self._consumed[_operation("poll", "receive", topic, group)] += event.records
         if event.lag is not None:
-            self._lag[_partition(event.partition, group)] = event.lag
+            lag = _partition(event.partition, group)
+            self._lag[lag] = event.lag
+            if event.group is None:
+                self._read_by[event.reader].add(lag)
 
     def read_ahead_level(self, event: observe.ReadAheadLevel) -> None:
-        self._read_ahead[_number("reader", event.reader)] = event.bytes
+        reader = _number("reader", event.reader)
+        if not event.limit:
+            self._read_ahead.pop(reader, None)
+            for lag in self._read_by.pop(event.reader, ()):
+                self._lag.pop(lag, None)
+            return
+        self._read_ahead[reader] = event.bytes
 
     def commit_finished(self, event: observe.CommitFinished) -> None:
         attributes = _operation("commit", "settle", group=event.group, error=error_name(event.error))

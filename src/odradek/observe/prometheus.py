@@ -87,6 +87,8 @@ class PrometheusObserver(observe.Observer):
         self._read_ahead = gauge("read_ahead_bytes", "Memory of records that are read ahead", "reader")
         self._read_ahead_limit = gauge("read_ahead_limit_bytes", "Its limit", "reader")
 
+        self._read_by: defaultdict[int, set[Labels]] = defaultdict(set)  # by reader without a group, whose lag is known
+
         self._commits = seconds("commit", "Time of a commit", "group")
         self._commit_errors = counter("commit_errors", "Commits that failed", "group", "error")
         self._rebalances = counter("rebalances", "Partitions assigned, revoked, lost, left", "group", "kind")
@@ -161,6 +163,10 @@ class PrometheusObserver(observe.Observer):
 
     def buffer_level(self, event: observe.BufferLevel) -> None:
         producer = (event.producer,)
+        if not event.limit:
+            for values in (self._buffer, self._buffer_limit, self._waiting):
+                values.pop(producer, None)
+            return
         self._buffer[producer] = event.bytes
         self._buffer_limit[producer] = event.limit
         self._waiting[producer] = event.waiting
@@ -180,10 +186,19 @@ class PrometheusObserver(observe.Observer):
         self._delivered[labels] += event.records
         self._delivered_bytes[labels] += event.bytes
         if event.lag is not None:
-            self._lag[group, partition.topic, partition.name] = event.lag
+            lag = group, partition.topic, partition.name
+            self._lag[lag] = event.lag
+            if event.group is None:
+                self._read_by[event.reader].add(lag)
 
     def read_ahead_level(self, event: observe.ReadAheadLevel) -> None:
         reader = (event.reader,)
+        if not event.limit:
+            for values in (self._read_ahead, self._read_ahead_limit):
+                values.pop(reader, None)
+            for lag in self._read_by.pop(event.reader, ()):
+                self._lag.pop(lag, None)
+            return
         self._read_ahead[reader] = event.bytes
         self._read_ahead_limit[reader] = event.limit
 

@@ -112,6 +112,8 @@ class Fetcher(PartitionSet):
             await self._tasks.stop()
         finally:
             _taken[self.driver].discard(self._number)
+            if self.observation is not None:
+                self.observation.ended()
 
     def close(self) -> None:
         """Stop delivering: a waiting task gets Closed."""

@@ -53,6 +53,10 @@ class ReaderObservation:
         """The read-ahead takes so much memory now (bytes)."""
         self._calls.read_ahead_level(self._number, held, self._limit)
 
+    def ended(self) -> None:
+        """The reader or consumer has ended."""
+        self._calls.read_ahead_level(self._number, 0, 0)
+
     def delivered(self, partition: TopicPartition, columns: Columns) -> None:
         """These rows are handed to the application."""
         end = self._ends.get(partition)

@@ -150,6 +150,8 @@ class Dispatcher:
                 self._fail_remaining(f"not delivered within the {within:g} s of exit_within")
             finally:
                 await self._background.stop()
+                if self.observation is not None:
+                    self.observation.ended()
 
     def check_open(self) -> None:
         """Raise why no records are accepted, if so: Fenced if the producer has ended so, otherwise Closed; the error of

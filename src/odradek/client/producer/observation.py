@@ -48,3 +48,7 @@ class ProducerObservation:
             finished(number, topic.name, partition, records, size, seconds, batch.attempts, batch.error)
         if not self._live.buffered_bytes:  # else the next request tells: there is one for each response, or more
             self._calls.buffer_level(number, 0, self._limit, len(self._waiters))
+
+    def ended(self) -> None:
+        """The producer has ended."""
+        self._calls.buffer_level(self._number, 0, 0, 0)
