@@ -160,6 +160,28 @@ async def test_a_consumer_tells_of_its_group_its_records_and_its_commits(
     assert {request.api for request in recorder.of(RequestFinished)} == {"Fetch", "ListOffsets"}
 
 
+async def test_records_of_a_retry_topic_are_delivered_when_they_are_due(recorder: Recorder) -> None:
+    cluster = MemoryCluster({"t": 1, "later": 1})
+    cluster.append("t", [b"1", b"2", b"3"])
+    handled: list[str] = []
+
+    async def handle(record: od.Record) -> None:
+        handled.append(record.topic)
+        if record.topic == "t":
+            raise ZeroDivisionError
+
+    async with (
+        cluster.connect(observer=recorder) as k,
+        k.consumer(["t", "later"], group="g", start=od.EARLIEST) as consumer,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(lambda: consumer.each(handle, retry_topics={"later": 0.1}))
+        await until(lambda: len(handled) == 6)
+        tasks.cancel_scope.cancel()
+    delivered = [event.partition.topic for event in recorder.of(BatchDelivered) for _ in range(event.records)]
+    assert sorted(delivered) == sorted(handled)
+
+
 async def test_revoked_lost_and_given_again(recorder: Recorder) -> None:
     cluster = MemoryCluster({"t": 2})
     async with cluster.connect(observer=recorder) as k, k.consumer("t", group="g") as consumer:

@@ -82,7 +82,7 @@ class HandlerPool:
         self._handle, self._options, self._fetcher = handle, options, fetcher
         self._progress, self._changed = progress, changed
         self._read_ahead_bytes, self._limit_s = read_ahead_bytes, limit_s
-        self._stream: Stream[Batch] = Stream(fetcher, Batch)
+        self._stream: Stream[Batch] = Stream(fetcher, Batch, observed=False)  # what is not due is put back
         self._queues: KeyedQueues[HandlerJob] = KeyedQueues()
         self._running: set[HandlerJob] = set()
         self._unfinished: dict[TopicPartition, HandlerJob] = {}  # by partition the first job that ended undone
@@ -200,6 +200,8 @@ class HandlerPool:
         except Exception:
             self._stream.put_back([batch])
             raise
+        if self._fetcher.observation is not None:
+            self._fetcher.observation.delivered(batch.partition, batch.columns)
         progress = self._progress(batch.partition)
         for row, (key, record) in enumerate(zip(keys, records, strict=True)):
             span = progress.deliver(record.next_position)

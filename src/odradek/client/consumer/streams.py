@@ -45,6 +45,7 @@ class Stream(Generic[B]):
         make: Makes a batch of a partition's columns, in the same step in which they leave the read-ahead.
         number: Only partitions of this stream, or None for all.
         endless: Wait for more when every partition is read to its end.
+        observed: Tell the observer of each batch that is taken.
     """
 
     def __init__(
@@ -54,8 +55,10 @@ class Stream(Generic[B]):
         *,
         number: int | None = None,
         endless: bool = True,
+        observed: bool = True,
     ) -> None:
         self._fetcher, self._make, self._number, self._endless = fetcher, make, number, endless
+        self._observation = fetcher.observation if observed else None
         self._rows: Iterator[Record] = iter(())
         self._guard = anyio.ResourceGuard("iterating over")
         self._decoding_guard = anyio.ResourceGuard("iterating over")
@@ -95,8 +98,8 @@ class Stream(Generic[B]):
         rows = len(columns)
         self._fetcher.delivered += rows
         self._rows_since_yield += rows + BATCH_AS_ROWS
-        if self._fetcher.observation is not None:
-            self._fetcher.observation.delivered(partition, columns)
+        if self._observation is not None:
+            self._observation.delivered(partition, columns)
         return self._make(partition, columns)
 
     async def next_batches(self, max_bytes: int) -> list[B]:
