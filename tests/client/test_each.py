@@ -20,7 +20,7 @@ from odradek.client.consumer.dead_letters import FailedRecord, send_dead_letter
 from odradek.core.backoff import Backoff
 from odradek.errors import BrokerError, ConfigError, OdradekError, Rejected, Unsupported
 from odradek.testing import MemoryCluster
-from odradek.types import LATEST, Position, Record, TopicPartition
+from odradek.types import EARLIEST, LATEST, Position, Record, TopicPartition
 
 from ..payloads import payload
 
@@ -297,6 +297,54 @@ async def test_a_dead_letter_that_cannot_be_sent_is_not_lost() -> None:
     async with consuming(cluster) as consumer:
         with pytest.raises(Rejected, match="TOPIC_AUTHORIZATION_FAILED"):
             await consumer.each(handle, dead_letter="t.dlq")
+    assert cluster.committed("g") == {tp(): 0}
+
+
+@pytest.mark.parametrize("ends_by", ["a scope", "a task", "an error"])
+async def test_a_dead_letter_that_is_cancelled_is_no_error(anyio_backend_name: str, ends_by: str) -> None:
+    if ends_by == "a task" and anyio_backend_name != "asyncio":
+        pytest.skip("tasks of trio are cancelled by scopes")
+    cluster = make_cluster(2)
+    cluster.create_topic("t.dlq")
+    cluster.hold("produce")
+    ended: list[BaseException] = []
+
+    async def handle(record: Record) -> None:
+        if record.position == 1:
+            await cluster.wait_for_held("produce")
+        raise ValueError("mine") if record.position == 0 else KeyboardInterrupt
+
+    async with cluster.connect() as k:
+        producer = partial(k.producer, exit_within=0.01)
+        options: dict[str, Any] = {"group": "g", "start": EARLIEST, "dead_letter_producer": producer}
+        async with k.consumer("t", **options) as consumer:
+
+            async def work() -> None:
+                with scope:
+                    try:
+                        await consumer.each(handle, dead_letter="t.dlq", order="none", parallel=2)
+                    except BaseException as error:
+                        ended.append(error)
+                        if ends_by != "an error":
+                            raise
+
+            if ends_by != "an error":
+                cluster.truncate_log(tp(), 1)
+            scope = anyio.CancelScope()
+            if ends_by == "a task":
+                task = asyncio.create_task(work())
+                await cluster.wait_for_held("produce")
+                task.cancel()
+                await asyncio.wait([task])
+                assert task.cancelled()
+            else:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(work)
+                    await cluster.wait_for_held("produce")
+                    if ends_by == "a scope":
+                        scope.cancel()
+    expected = KeyboardInterrupt if ends_by == "an error" else anyio.get_cancelled_exc_class()
+    assert [type(error) for error in ended] == [expected]
     assert cluster.committed("g") == {tp(): 0}
 
 

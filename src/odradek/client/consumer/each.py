@@ -24,7 +24,7 @@ from odradek.client.options import HandlerArguments
 from odradek.core.backoff import Backoff
 from odradek.core.fetch.keyed_queues import KeyedQueues
 from odradek.core.fetch.progress import DeliveredSpan, PartitionProgress
-from odradek.errors import ConfigError, CorruptMessage, OdradekError, Unsupported
+from odradek.errors import ConfigError, CorruptMessage, OdradekError, Undelivered, Unsupported
 from odradek.io.notifier import Notifier
 from odradek.types import Record, TopicPartition
 
@@ -142,6 +142,10 @@ class HandlerPool:
             async with producer as self._dead_letter_producer, anyio.create_task_group() as self._tasks:
                 self._tasks.start_soon(self._name_slow_handlers)
                 await self._dispatch()
+        except Undelivered as error:  # sends that were cancelled: their records are not done, and are delivered again
+            log.warning("dead letters and retries: %s", error)
+            if isinstance(error.__cause__, anyio.get_cancelled_exc_class()):
+                raise error.__cause__ from None
         finally:
             for reason, partitions in (("handlers", self._paused), ("delay", self._delayed)):
                 self._fetcher.resume(reason, [p for p in partitions if p in self._fetcher.cursors])
