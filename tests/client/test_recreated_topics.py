@@ -49,6 +49,16 @@ async def test_a_reader_that_is_to_fail_says_that_the_topic_was_made_again_and_c
         assert await next_values(reader, 10) == NEW[20:]
 
 
+async def test_a_reader_stores_a_position_in_the_new_log_that_it_had_stored_in_the_former() -> None:
+    cluster = make_cluster()
+    async with reading(cluster, reset=EARLIEST, group="g") as reader:
+        assert await next_values(reader, 10) == numbered(10)
+        assert await reader.commit() == {tp(): 10} and await reader.commit() == {}
+        recreate(cluster)
+        assert await next_values(reader, 10) == NEW[:10]
+        assert await reader.commit() == cluster.committed("g") == {tp(): 10}
+
+
 async def test_a_reader_that_is_reset_to_the_end_gets_what_is_written_from_then_on() -> None:
     cluster = make_cluster()
     async with reading(cluster, reset=LATEST) as reader:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -52,12 +52,13 @@ class CommitsOfNoMember:
 
     Args:
         store: The positions of the group.
+        topic_id: Returns the id of a topic; None: not known. Brokers drop the positions of a topic that is deleted.
     """
 
-    def __init__(self, store: OffsetStore) -> None:
-        self._store = store
+    def __init__(self, store: OffsetStore, topic_id: Callable[[str], bytes | None]) -> None:
+        self._store, self._topic_id = store, topic_id
         self._one_at_a_time = anyio.Lock()
-        self._stored: dict[TopicPartition, Position] = {}  # for certain
+        self._stored: dict[TopicPartition, tuple[Position, bytes | None]] = {}  # for certain, in the topic of this id
 
     async def positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
         """Return the committed positions of those partitions that have one."""
@@ -73,10 +74,11 @@ class CommitsOfNoMember:
     ) -> dict[TopicPartition, Position]:
         """Store positions and return them. Those that were stored last are left out, unless they have a text."""
         async with self._one_at_a_time:
-            due = {p: at for p, at in positions.items() if p in metadata or self._stored.get(p) != at}
+            wanted = {p: (at, self._topic_id(p.topic)) for p, at in positions.items()}
+            due = {p: at for p, at in positions.items() if p in metadata or self._stored.get(p) != wanted[p]}
             if due:
                 for partition in due:
                     self._stored.pop(partition, None)
                 await self._store.commit(due, metadata)
-                self._stored |= due
+                self._stored |= {partition: wanted[partition] for partition in due}
             return due

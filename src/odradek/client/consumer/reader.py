@@ -97,7 +97,11 @@ class Reader(PartitionReaderBase):
             keep_encoded=chosen["keep_encoded"],
         )
         group = chosen["group"]
-        self._commits = None if group is None else CommitsOfNoMember(driver.offsets(group))
+        self._commits: CommitsOfNoMember | None = None
+        if group is not None:
+            self._commits = CommitsOfNoMember(
+                driver.offsets(group), lambda topic: driver.metadata.table.topic_id(topic)
+            )
         fetcher = Fetcher(driver, settings, on_table=self._add_new_partitions)
         self._stream: Stream[Batch] = Stream(fetcher, Batch, endless=self._until is None)
         super().__init__(driver, fetcher, [self._stream])
