@@ -375,7 +375,8 @@ async def test_a_failed_commit_is_stored_by_the_next_one() -> None:
 async def test_joining_is_retried_after_a_retriable_error_and_fails_after_a_final_one() -> None:
     cluster = cluster_of()
     async with cluster.connect() as k:
-        cluster.fail("join", LOADING, times=2)
+        for operation in ("join", "committed"):
+            cluster.fail(operation, LOADING, times=2)
         async with k.consumer("orders", group="g") as consumer:
             assert set(consumer.assignment) == {ORDERS}
         cluster.fail("join", DENIED)

@@ -21,6 +21,7 @@ from odradek.core.interfaces import NO_METADATA, Assignment, RebalanceListener, 
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.transaction_requests import GroupMetadata, Offset
 from odradek.errors import ConfigError, DeadlineError, GroupError, OdradekError, SessionExpired
+from odradek.io.retry import retry
 from odradek.types import CommittedPosition, Position, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 
@@ -327,7 +328,7 @@ class MemoryMembership:
     async def _assign(
         self, session: GroupSession, listener: RebalanceListener, added: Mapping[TopicPartition, int]
     ) -> None:
-        committed = await self._committed(list(added), inf)
+        committed = await retry(lambda: self._committed(list(added), inf), self._backoff)
         if not session.expired:
             self._assigned = (self._assigned or set()) | added.keys()
             await listener.assign(Assignment(self._group.generation, added, committed))
