@@ -182,6 +182,15 @@ async def test_records_of_a_retry_topic_are_delivered_when_they_are_due(recorder
     assert sorted(delivered) == sorted(handled)
 
 
+async def test_a_share_consumer_tells_of_its_records(cluster: MemoryCluster, recorder: Recorder) -> None:
+    cluster.start_share_group("g", od.EARLIEST)
+    cluster.append("t", [b"12", b"345"])
+    async with cluster.connect(observer=recorder) as k, k.share_consumer("t", group="g") as consumer:
+        await anext(consumer.batches())
+    (delivered,) = recorder.of(BatchDelivered)
+    assert delivered[1:] == ("g", P0, 2, 5, None)
+
+
 async def test_revoked_lost_and_given_again(recorder: Recorder) -> None:
     cluster = MemoryCluster({"t": 2})
     async with cluster.connect(observer=recorder) as k, k.consumer("t", group="g") as consumer:

@@ -22,7 +22,7 @@ from tests.observe.exporters import write_while_it_reads
 
 import odradek as od
 from odradek.core.observer_calls import ObserverCalls
-from odradek.observe import HeartbeatLate, Observer, Throttled
+from odradek.observe import HeartbeatLate, Observer, RequestFinished, Throttled
 from odradek.observe.otel import MAX_LINKS, MAX_PENDING, OpenTelemetryObserver, processing, trace_headers
 from odradek.testing import MemoryCluster
 
@@ -120,6 +120,13 @@ async def test_spans_only_when_asked_one_for_each_batch_and_commit(telemetry: Te
         ("messaging.destination.name", "t"),
         ("messaging.destination.partition.id", "0"),
     }
+
+
+def test_requests_of_share_groups_are_polls_too(telemetry: Telemetry) -> None:
+    observer = telemetry.observer()
+    for api in ("Fetch", "ShareFetch", "Metadata"):
+        observer.request_finished(RequestFinished(BROKER, "fetch", api, 1, 1, 1, 0.5, None))
+    assert telemetry.points("messaging.client.operation.duration") == {attributes("poll", "receive"): 2}
 
 
 async def test_levels_of_what_has_ended_are_gone(telemetry: Telemetry) -> None:

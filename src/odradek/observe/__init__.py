@@ -220,7 +220,7 @@ class BatchDelivered(NamedTuple):
         records: Number of records.
         bytes: Size of keys, values and headers (bytes).
         lag: Records between the last of these and the end that the latest response named; None: the protocol does not
-            name it (0.7).
+            name it (0.7), or the records are those of a share group, which have no order.
     """
 
     reader: int

@@ -143,7 +143,7 @@ class OpenTelemetryObserver(Observer):
         self._request_seconds[attributes] += event.seconds
         self._request_bytes[attributes] += event.sent_bytes
         self._response_bytes[attributes] += event.received_bytes
-        if event.api == "Fetch":
+        if event.api in ("Fetch", "ShareFetch"):
             self._operations.record(event.seconds, _operation("poll", "receive", error=error))
 
     # ---- producers ------------------------------------------------------------------------------------------

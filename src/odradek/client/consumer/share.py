@@ -19,6 +19,7 @@ import anyio
 
 from odradek import arguments
 from odradek.batch import Batch
+from odradek.client.consumer.observation import ReaderObservation
 from odradek.client.options import DRIVER, ShareConsumerOptions, Tuning
 from odradek.client.tasks import ShieldedTaskGroup
 from odradek.core.interfaces import AckType, AcquiredBatch, ProtocolDriver, ShareGroup, ShareSubscription
@@ -154,6 +155,9 @@ class ShareConsumer:
         self._join_within, self._exit_within = chosen["join_within"], chosen["exit_within"]
         self._group: ShareGroup = driver.share_group(self._subscription)
         self._background = ShieldedTaskGroup(failed=lambda error: None)  # the calls of the group raise it
+        self._observation: ReaderObservation | None = None
+        if driver.observer is not None:
+            self._observation = ReaderObservation(driver.observer, chosen["group"], 0, read_committed=False)
         self._entered = False
         self._records: Iterator[ShareRecord] = iter(())
         self._current: ShareRecord | ShareBatch | None = None  # what was delivered last
@@ -204,7 +208,10 @@ class ShareConsumer:
     async def _next_batch(self) -> ShareBatch:
         if not self._entered:
             raise UsageError(f"{self!r} is used outside of its `async with` block")
-        return ShareBatch(await self._group.next_batch())
+        acquired = await self._group.next_batch()
+        if self._observation is not None:
+            self._observation.delivered(acquired.partition, acquired.columns)
+        return ShareBatch(acquired)
 
     def _accept_current(self) -> None:
         """Accept the record or batch that was delivered last, as far as it has no acknowledgement."""
