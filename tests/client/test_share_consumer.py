@@ -280,3 +280,21 @@ async def test_a_record_that_was_given_back_and_is_gone_is_not_delivered_again()
         cluster.truncate_log(od.TopicPartition("t", 0), 1)
         again = await anext(aiter(c.batches()))
         assert again.values == [b"1"]
+
+
+async def test_a_topic_that_is_deleted_while_another_one_is_fetched_is_passed_over() -> None:
+    cluster = make_cluster(b"1")
+    cluster.create_topic("u")
+    cluster.hold("fetch")
+    cluster.fail("fetch", od.BrokerError(6, "NOT_LEADER_OR_FOLLOWER", retriable=True))
+    async with cluster.connect() as k, k.share_consumer(["t", "u"], group="g") as c, anyio.create_task_group() as tasks:
+        got: list[bytes | None] = []
+
+        async def consume() -> None:
+            got.append((await anext(c)).value)
+
+        tasks.start_soon(consume)
+        await cluster.wait_for_held("fetch")
+        cluster.delete_topic("u")
+        cluster.release("fetch")
+    assert got == [b"1"]

@@ -180,7 +180,9 @@ class MemoryShareGroup:
             acquired.acknowledge(offset, AckType.RELEASE)
 
     def _acquire(self, partition: TopicPartition) -> AcquiredBatch | None:
-        now, shared, log = self._state.clock.now(), self._shared(partition), self._state.logs[partition]
+        if (log := self._state.logs.get(partition)) is None:  # deleted while another one was fetched
+            return None
+        now, shared = self._state.clock.now(), self._shared(partition)
         shared.expire(now)
         offsets = shared.acquire(self, log, self._subscription.max_records, now + LOCK_S)
         sound = list(takewhile(lambda offset: offset not in log.corrupt, offsets))
