@@ -71,11 +71,15 @@ async def test_no_reader_waits_for_the_long_poll_of_another_one(kafka: KafkaBrok
 async def test_no_reader_waits_for_the_long_poll_of_one_that_has_ended(kafka: KafkaBroker, topic: str) -> None:
     kafka.create_topic(topic, 2)
     async with connect(kafka) as cluster:
-        clients = []
+        clients: list[KafkaBrokerClient] = []
+
+        def new_clients() -> list[KafkaBrokerClient]:
+            return [client for client in poll_clients(cluster) if client not in clients]
+
         for number in range(2):
             async with cluster.reader({od.TopicPartition(topic, number): od.LATEST}):
-                await until(lambda: any(each._in_session for each in poll_clients(cluster) if each not in clients))
-                clients += [each for each in poll_clients(cluster) if each not in clients]
+                await until(lambda: any(client._in_session for client in new_clients()))
+                clients.extend(new_clients())
     before, _ = clients
     assert not before.connection.is_open
 
