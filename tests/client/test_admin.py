@@ -57,10 +57,14 @@ async def test_topics_are_created_with_a_number_of_partitions_each(cluster: Memo
 
 async def test_a_topic_that_is_made_again_has_nothing_of_the_former_configuration(cluster: MemoryCluster) -> None:
     async with cluster.connect() as k:
-        for make_again in (lambda: cluster.recreate_topic("t"), lambda: delete_and_create(cluster)):
+        for make_again in (recreate, delete_and_create):
             (await k.admin.alter_topic_configs({"t": {"retention.ms": "1"}})).check()
-            make_again()
+            make_again(cluster)
             assert (await k.admin.describe_topic_configs("t")).check() == {"t": {}}
+
+
+def recreate(cluster: MemoryCluster) -> None:
+    cluster.recreate_topic("t")
 
 
 def delete_and_create(cluster: MemoryCluster) -> None:
