@@ -183,3 +183,13 @@ def test_an_archive_of_classes_is_missing_once_a_jar_was_installed_again(
     assert not ClassArchive("program", [jar]).is_missing()
     os.utime(jar, (1, 1))
     assert ClassArchive("program", [jar]).is_missing()
+
+
+def test_no_archive_is_written_by_a_process_whose_environment_names_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java does not start with both options."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:+UseSerialGC -XX:SharedArchiveFile=spark.jsa")
+    archive = ClassArchive("program", [])
+    assert not archive.is_missing() and archive.options(tmp_path) == []

@@ -37,7 +37,9 @@ class ClassArchive:
         files = [f"{jar} {(info := jar.stat()).st_size} {info.st_mtime_ns}" for jar in jars]
         name = hashlib.sha256("\n".join([str(executable), *files]).encode()).hexdigest()[:16]
         self._path = cache_directory() / "classes" / f"{program}-{name}.jsa"
-        self._can_write = (executable.parent.parent / "lib" / "server" / "classes.jsa").exists()  # it builds on that
+        # It builds on that of Java itself, and cannot be written by a process that is told to use yet another one.
+        uses_another = "-XX:SharedArchiveFile" in os.environ.get("JDK_JAVA_OPTIONS", "")
+        self._can_write = (executable.parent.parent / "lib/server/classes.jsa").exists() and not uses_another
 
     def options(self, directory: Path) -> list[str]:
         """Return Java's options that use the archive, or else write one into this directory when the process ends."""
