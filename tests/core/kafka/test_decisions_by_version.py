@@ -34,7 +34,6 @@ ALLOWED = {
     "core/kafka/routing.py _is_recreated": "an id that no broker has named yet is not another one",
     "core/kafka/routing.py _newer": "an epoch that no broker has named is neither newer nor older",
     "core/kafka/routing.py _topic": "the answer of a broker of another release, during an upgrade, keeps what is known",
-    "io/kafka/admin.py _wait_for_leaders": "a topic without an id is taken for the one that was just created",
     "io/kafka/broker_client.py _parts": "a position from before brokers had ids is taken for one in the topic of today",
     "io/kafka/epoch_check.py exclude_truncated": "records of formats 0 and 1 have no epoch to be compared",
     "io/kafka/producer_sequences.py identify": "an id that a broker must not give",
