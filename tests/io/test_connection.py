@@ -128,6 +128,15 @@ async def read(peer: ByteStream, size: int) -> bytes:
     return data
 
 
+async def first_exchange(net: Net, connection: Connection) -> ByteStream:
+    """Open the connection by a request that is answered; return its other end, which has not read it."""
+    first = ask(connection, b"a")
+    peer = await net.peers.receive()
+    await peer.send(b"1")
+    assert await outcome(first) == b"1"
+    return peer
+
+
 async def until(condition: Callable[[], bool]) -> None:
     with anyio.fail_after(10):
         while not condition():
@@ -1171,10 +1180,7 @@ async def test_a_second_handshake_that_is_refused_costs_the_connection(net: Net)
 async def test_nothing_is_sent_during_a_pause_and_everything_after_it(net: Net) -> None:
     async with connected(net) as connection:
         connection.pause_sending(60)  # without a connection there is nothing to pause
-        first = ask(connection, b"a")
-        peer = await net.peers.receive()
-        await peer.send(b"1")
-        assert await outcome(first) == b"1"
+        peer = await first_exchange(net, connection)
         assert await peer.receive() == b"a"
         began = anyio.current_time()
         connection.pause_sending(0.2)
@@ -1208,10 +1214,7 @@ async def test_requests_wait_for_the_end_of_a_pause_that_is_longer_than_their_ti
 
 async def test_a_pause_costs_ten_times_a_time_limit_at_most(net: Net) -> None:
     async with connected(net) as connection:
-        first = ask(connection, b"a")
-        peer = await net.peers.receive()
-        await peer.send(b"1")
-        assert await outcome(first) == b"1"
+        await first_exchange(net, connection)
         connection.pause_sending(1e9)
         late = ask(connection, b"b", deadline_s=8)
         began = late.deadline - 8
@@ -1223,10 +1226,7 @@ async def test_a_pause_costs_ten_times_a_time_limit_at_most(net: Net) -> None:
 
 async def test_a_pause_ends_with_its_connection(net: Net) -> None:
     async with connected(net) as connection:
-        first = ask(connection, b"a")
-        peer = await net.peers.receive()
-        await peer.send(b"1")
-        assert await outcome(first) == b"1"
+        peer = await first_exchange(net, connection)
         connection.pause_sending(3600)
         await peer.aclose()
         await wait_all_tasks_blocked()

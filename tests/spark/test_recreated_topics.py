@@ -63,6 +63,19 @@ def ranges(reader: StreamReader, start: Mapping[str, Any], end: Mapping[str, Any
     return sorted(part for task in reader.partitions(dict(start), dict(end)) for part in task.value.ranges)
 
 
+def read_row_by_row(
+    reader: StreamReader, start: dict[str, Any], micro_batches: int, read: dict[TopicPartition, int]
+) -> dict[str, Any]:
+    """Plan micro-batches of one row, each of which begins where `read` has its partition. Return where they end."""
+    for _ in range(micro_batches):
+        end = reader.latestOffset(start, ReadMaxRows(1))
+        for part in ranges(reader, start, end):
+            assert part.start == read[part.partition]
+            read[part.partition] = part.end
+        start = end
+    return start
+
+
 def test_offsets_have_the_ids_of_their_topics() -> None:
     reader = stream(Logs(OLD, 100))
     assert reader.initialOffset() == offsets(OLD, 0)
@@ -95,14 +108,9 @@ def test_a_topic_that_was_made_again_and_is_empty_is_data_loss_at_once() -> None
 def test_partitions_that_a_limited_micro_batch_does_not_read_begin_in_the_new_topic_too() -> None:
     logs = Logs(NEW, 200, 200)
     reader = stream(logs, failOnDataLoss="false", maxOffsetsPerTrigger=1)
-    start, read = offsets(OLD, 100, 100), {P: 0, Q: 0}
-    for _ in range(400):
-        end = reader.latestOffset(start, ReadMaxRows(1))
-        for part in ranges(reader, start, end):
-            assert part.start == read[part.partition]
-            read[part.partition] = part.end
-        start = end
-    assert start == offsets(NEW, 200, 200) and read == {P: 200, Q: 200}
+    read = {P: 0, Q: 0}
+    assert read_row_by_row(reader, offsets(OLD, 100, 100), 400, read) == offsets(NEW, 200, 200)
+    assert read == {P: 200, Q: 200}
 
 
 def test_a_checkpoint_without_ids_is_continued_and_gets_them_with_the_next_offsets() -> None:
@@ -205,12 +213,8 @@ def test_a_log_that_was_made_again_is_read_whole_although_a_limited_micro_batch_
     monkeypatch.setattr("odradek.ranges.catalog.SHOWN_WITHIN_S", 0.0)
     logs = Logs("", 40, 40)
     reader = stream(logs, failOnDataLoss="false", maxOffsetsPerTrigger=1)
-    start, read = offsets(None, 100, 100), {P: 0, Q: 0}
-    for _ in range(310):
-        end = reader.latestOffset(start, ReadMaxRows(1))
-        for part in ranges(reader, start, end):
-            assert part.start == read[part.partition]
-            read[part.partition] = part.end
-        start = end
-        logs.make("", 150, 150)
-    assert start == offsets(None, 150, 150) and read == {P: 150, Q: 150}
+    read = {P: 0, Q: 0}
+    start = read_row_by_row(reader, offsets(None, 100, 100), 1, read)
+    logs.make("", 150, 150)
+    assert read_row_by_row(reader, start, 309, read) == offsets(None, 150, 150)
+    assert read == {P: 150, Q: 150}

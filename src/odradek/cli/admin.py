@@ -11,6 +11,7 @@ import odradek as od
 from odradek.cli.cluster_queries import find_partitions
 from odradek.client.admin import Admin
 from odradek.core.admin import Append, ConfigChange, Results, Subtract, TopicDescription
+from odradek.core.interfaces import INTERNAL_TOPICS
 
 __all__ = [
     "APPEND",
@@ -28,9 +29,6 @@ __all__ = [
 
 T = TypeVar("T")
 Rows = list[list[object]]
-OWN_TOPICS = ("__consumer_offsets", "__share_group_state", "__transaction_state")
-"""The topics that brokers create for themselves, which `Cluster.topics` leaves out."""
-
 APPEND = click.option(
     "--append", "appended", multiple=True, metavar="NAME=ITEM", help="An item that a list gets (2.3 and later)."
 )
@@ -99,8 +97,8 @@ async def describe_topics(k: od.Cluster, names: Collection[str]) -> Results[str,
     """Describe these topics, or all topics of the cluster if there are none of them: those of the brokers, too."""
     if names:
         return await k.admin.describe_topics(names)
-    described = await k.admin.describe_topics({*await topics_or_all(k, ()), *OWN_TOPICS})
-    failed = {name: error for name, error in described.failed.items() if name not in OWN_TOPICS}
+    described = await k.admin.describe_topics({*await k.topics(), *INTERNAL_TOPICS})
+    failed = {name: error for name, error in described.failed.items() if name not in INTERNAL_TOPICS}
     return Results(dict(sorted(described.done.items())), failed)
 
 

@@ -72,7 +72,7 @@ async def _may_exist(k: od.Cluster, topic: str) -> bool:
     """Return False for a topic that does not exist: brokers before 0.11 create one whose partitions are asked for."""
     try:
         error = (await k.admin.describe_topics(topic)).failed.get(topic)
-    except od.Unsupported:  # 0.7, where asking creates nothing
+    except od.Unsupported:  # 0.7, where no request creates a topic
         return True
     return not (isinstance(error, od.BrokerError) and error.name == "UNKNOWN_TOPIC_OR_PARTITION")
 

@@ -53,14 +53,14 @@ class LeaderLogAccess:
             start = await api.resolve_position(partition, at, read_committed=read_committed)
             if not ending:
                 return start
-            has_position = bool(await api.positions(partition, at))
-            if self._has_time_index(api):  # which a topic in an older format has none of: `start` is that of a file
-                return (
-                    start
-                    if has_position
-                    else await api.resolve_position(partition, LATEST, read_committed=read_committed)
-                )
-            if not has_position:  # the segment that starts there was written to after the time
+            has_time_index = self._has_time_index(api)
+            if not await api.positions(partition, at):
+                # No record is as new, or a topic in an older format has no times: then `start` is that of a file.
+                # Where files alone have times, that which starts there was written to after this time.
+                if not has_time_index:
+                    return start
+                return await api.resolve_position(partition, LATEST, read_committed=read_committed)
+            if has_time_index:
                 return start
             starts = await api.positions(partition, LATEST, MAX_SEGMENTS)
             return min((known for known in starts if known > start), default=start)

@@ -13,7 +13,7 @@ import anyio
 from odradek.core.backoff import Backoff
 from odradek.errors import OdradekError
 
-__all__ = ["first_answer", "quickest_answer", "retry"]
+__all__ = ["first_answer", "quickest_answer", "retry", "staggered"]
 
 B = TypeVar("B")
 T = TypeVar("T")
@@ -75,6 +75,25 @@ async def first_answer(
     raise error
 
 
+async def staggered(items: Iterable[B], attempt: Callable[[B], Awaitable[bool]], silence_s: float) -> None:
+    """Begin one attempt after the other: each when those before it have ended, or been silent for a time (s). The first
+    that returns True ends all. Cancellation: that of the attempts."""
+
+    async def run(item: B, ended: anyio.Event) -> None:
+        try:
+            if await attempt(item):
+                tasks.cancel_scope.cancel()
+        finally:
+            ended.set()
+
+    async with anyio.create_task_group() as tasks:
+        for item in items:
+            ended = anyio.Event()
+            tasks.start_soon(run, item, ended)
+            with anyio.move_on_after(silence_s):
+                await ended.wait()
+
+
 async def quickest_answer(
     brokers: Iterable[B], ask: Callable[[B], Awaitable[T]], none: OdradekError, silence_s: float
 ) -> T:
@@ -86,7 +105,7 @@ async def quickest_answer(
     """
     error, answers, final = none, list[T](), list[OdradekError]()
 
-    async def attempt(broker: B, ended: anyio.Event) -> None:
+    async def attempt(broker: B) -> bool:
         nonlocal error
         try:
             answers.append(await ask(broker))
@@ -94,16 +113,9 @@ async def quickest_answer(
             error = failed
             if not failed.retriable:
                 final.append(failed)
-        if answers or final:
-            tasks.cancel_scope.cancel()
-        ended.set()
+        return bool(answers or final)
 
-    async with anyio.create_task_group() as tasks:
-        for broker in brokers:
-            ended = anyio.Event()
-            tasks.start_soon(attempt, broker, ended)
-            with anyio.move_on_after(silence_s):
-                await ended.wait()
+    await staggered(brokers, attempt, silence_s)
     if answers:
         return answers[0]
     raise final[0] if final else error

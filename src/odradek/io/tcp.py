@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from odradek.errors import Unreachable
+from odradek.io.retry import staggered
 from odradek.io.tls import tls_error
 from odradek.io.transport import AsyncioTransport, StreamTransport, Transport, TrioTransport, on_asyncio
 from odradek.wire.proxy import ProxyError
@@ -83,22 +84,16 @@ async def _connect_any(hosts: Sequence[str], port: int, opening: _Opening | None
     transports: list[Transport] = []
     errors: list[Exception] = []
 
-    async def attempt(host: str, finished: anyio.Event) -> None:
+    async def attempt(host: str) -> bool:
         try:
             transports.append(await _open(host, port, opening))
-            group.cancel_scope.cancel()
         except (OSError, ProxyError, anyio.BrokenResourceError, anyio.EndOfStream) as error:
             errors.append(error)
-        finally:
-            finished.set()
+            return False
+        return True
 
     try:
-        async with anyio.create_task_group() as group:
-            for host in hosts:
-                finished = anyio.Event()
-                group.start_soon(attempt, host, finished)
-                with anyio.move_on_after(NEXT_ADDRESS_S):
-                    await finished.wait()
+        await staggered(hosts, attempt, NEXT_ADDRESS_S)
         if not transports:
             raise OSError("no address answered") from ExceptionGroup("", errors)
         return transports.pop(0)

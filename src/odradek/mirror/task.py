@@ -332,7 +332,7 @@ class MirrorTask:
                     context = f"{partition} at {at}: the log is from {earliest} to {latest}"
                     raise OffsetOutOfRange(1, "OFFSET_OUT_OF_RANGE", context)
 
-        late = DeadlineError(f"asking where {partitions[0]} ends", SHOWN_WITHIN_S)
+        late = DeadlineError(f"the end of {partitions[0]}", SHOWN_WITHIN_S)
         try:
             await retry(
                 check,

@@ -15,7 +15,7 @@ import anyio
 
 from odradek import segments
 from odradek.client.cluster import Cluster
-from odradek.core.interfaces import BYTES, Extent, Extents, PositionUnit, SplitPoint
+from odradek.core.interfaces import BYTES, INTERNAL_TOPICS, Extent, Extents, PositionUnit, SplitPoint
 from odradek.errors import BrokerError, ConfigError, TransportError, Unsupported
 from odradek.io.gather import gather
 from odradek.ranges import planning
@@ -40,9 +40,6 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""Kafka's own topics: read from directories only if they are named, as from brokers."""
 
 SHOWN_WITHIN_S = 5.0
 """Time after which a log that ends before what was read of it was cut (s): a broker before 2.2 that has just become the
@@ -103,14 +100,14 @@ def plan(
 def extents_from(logs: LogCatalog, reached: Offsets) -> dict[TopicPartition, Extent]:
     """Return the extents of logs that were read up to `reached`. While one ends before that, they are asked for again,
     until `SHOWN_WITHIN_S` have passed. Raises as `extents` of the logs."""
-    until = time.monotonic() + SHOWN_WITHIN_S
-    while True:
-        extents = logs.extents()
-        # In 0.7 a partition has one broker, and brokers that know ids of topics are of 2.8 or later.
-        shorter = any(reached.get(at, 0) > log.latest and not log.topic_id for at, log in extents.items())
-        if logs.unit.exact or not shorter or time.monotonic() >= until:
-            return extents
-        time.sleep(ASKED_EACH_S)
+    if logs.unit.exact:  # in 0.7 a partition has one broker
+        return logs.extents()
+
+    def is_shorter(extents: Extents) -> bool:
+        # Brokers that know ids of topics are of 2.8 or later.
+        return any(reached.get(at, 0) > log.latest and not log.topic_id for at, log in extents.items())
+
+    return _extents_within(logs, is_shorter, SHOWN_WITHIN_S)
 
 
 def _extents_between(
@@ -118,12 +115,23 @@ def _extents_between(
 ) -> dict[TopicPartition, Extent]:
     """Return the extents of logs to be read between two offsets. In 0.7 a broker that is away takes its logs with it:
     what is to be read of them is waited for until the deadline of the request."""
-    until = time.monotonic() + request.deadline_s
+    if not (isinstance(logs, BrokerCatalog) and logs.names_brokers):
+        return extents_from(logs, end)
+
+    def lacks_some(extents: Extents) -> bool:
+        return any(start.get(partition, last) != last for partition, last in end.items() if partition not in extents)
+
+    return _extents_within(logs, lacks_some, request.deadline_s)
+
+
+def _extents_within(
+    logs: LogCatalog, is_passing: Callable[[Extents], bool], limit_s: float
+) -> dict[TopicPartition, Extent]:
+    """Return the extents of logs. Those that may pass are requested again, for at most so long (s)."""
+    until = time.monotonic() + limit_s
     while True:
-        extents = extents_from(logs, end)
-        away = any(start.get(partition, last) != last for partition, last in end.items() if partition not in extents)
-        waits = isinstance(logs, BrokerCatalog) and logs.names_brokers
-        if not (away and waits) or time.monotonic() >= until:
+        extents = logs.extents()
+        if not is_passing(extents) or time.monotonic() >= until:
             return extents
         time.sleep(ASKED_EACH_S)
 

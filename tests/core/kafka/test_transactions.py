@@ -241,11 +241,12 @@ def test_concurrent_transactions_are_tried_again_soon() -> None:
     assert driver.txn.may_send(A)
 
 
-def test_of_several_errors_the_one_that_asks_for_most_counts() -> None:
+@pytest.mark.parametrize("other", [3, 55], ids=["not known", "not added because of the first"])
+def test_of_several_errors_the_one_that_asks_for_most_counts(other: int) -> None:
     driver = Driver().opened()
     driver.txn.add_partition(A)
     driver.txn.add_partition(B)
-    driver.expect(AddPartitionsToTxnRequest, partitions((0, 3), (1, 29)))
+    driver.expect(AddPartitionsToTxnRequest, partitions((0, other), (1, 29)))
     assert driver.state() is S.FAILED
     assert isinstance(driver.txn.error, BrokerError) and driver.txn.error.code == 29
 
@@ -275,15 +276,6 @@ def test_a_partition_that_does_not_exist_keeps_no_other_one_waiting() -> None:
     assert request.v3_and_below_topics[0].partitions == (0,)
     driver.txn.commit()
     assert driver.expect(EndTxnRequest, EndTxnResponse()).committed
-
-
-def test_the_error_of_a_partition_counts_not_that_others_were_not_added_because_of_it() -> None:
-    driver = Driver().opened()
-    driver.txn.add_partition(A)
-    driver.txn.add_partition(B)
-    driver.expect(AddPartitionsToTxnRequest, partitions((0, 55), (1, 29)))
-    assert driver.state() is S.FAILED
-    assert isinstance(driver.txn.error, BrokerError) and driver.txn.error.code == 29
 
 
 @pytest.mark.parametrize("code", [22, 25, 82, 113, 30, 120])

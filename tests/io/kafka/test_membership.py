@@ -28,6 +28,7 @@ from odradek.io.kafka.coordinators import CoordinatorType
 from odradek.io.kafka.driver import KafkaDriver, KafkaOptions
 from odradek.io.kafka.group_topics import GroupTopics
 from odradek.io.kafka.membership import KafkaMembership
+from odradek.io.kafka.metadata import NOT_KNOWN_S
 from odradek.types import Broker, Position, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.data import FetchRequest
@@ -473,7 +474,7 @@ async def test_positions_of_a_topic_that_was_deleted_are_an_error_soon(monkeypat
         await driver.metadata.table_for_topic("t")
         peer.errors[OffsetCommitRequest] = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 1000
         peer.answers[MetadataRequest] = lambda request, version: metadata_response(UNKNOWN)
-        with anyio.fail_after(offsets.NOT_KNOWN_S + 3), pytest.raises(BrokerError, match="not stored: t/0") as caught:
+        with anyio.fail_after(NOT_KNOWN_S + 3), pytest.raises(BrokerError, match="not stored: t/0") as caught:
             await driver.offsets("g").commit({A: Position(100)})
     assert caught.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert len(peer.of(OffsetCommitRequest)) > 1
@@ -535,8 +536,8 @@ async def test_topics_that_a_broker_does_not_know_yet_are_no_reason_to_join_agai
     monkeypatch: pytest.MonkeyPatch, topics: dict[str, Any]
 ) -> None:
     """As brokers with ZooKeeper that have just started. Topics that are missing for longer were deleted."""
-    monkeypatch.setattr(member_runner, "TOPICS_AWAY_S", 0.2)
-    monkeypatch.setattr(group_topics, "TOPICS_AWAY_S", 0.2)
+    monkeypatch.setattr(member_runner, "NOT_KNOWN_S", 0.2)
+    monkeypatch.setattr(group_topics, "NOT_KNOWN_S", 0.2)
     peer, other = Coordinator(), topic_response("u", 1)
     answers = [metadata_response(*METADATA.topics, other)]
     peer.answers[MetadataRequest] = lambda request, version: answers[-1]
@@ -563,7 +564,7 @@ async def test_topics_that_a_broker_does_not_know_yet_are_no_reason_to_join_agai
 async def test_an_assignment_is_not_made_of_topics_that_a_broker_does_not_know_yet(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(group_topics, "TOPICS_AWAY_S", 0.2)
+    monkeypatch.setattr(group_topics, "NOT_KNOWN_S", 0.2)
     peer, reads = Coordinator(), 0
 
     def metadata(request: MetadataRequest, version: int) -> MetadataResponse:

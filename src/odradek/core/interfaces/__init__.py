@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .driver import NOT_OPEN, BrokerClient, ClusterStatistics, PendingResult, ProtocolDriver, SessionPolls
     from .fetch import DecoderOptions, LogDecoder, PartitionFetch
     from .groups import NO_METADATA, Assignment, Membership, OffsetStore, RebalanceListener, Subscription
-    from .logs import BYTES, RECORDS, Extent, Extents, LogAccess, PositionUnit, SplitPoint
+    from .logs import BYTES, INTERNAL_TOPICS, RECORDS, Extent, Extents, LogAccess, PositionUnit, SplitPoint
     from .metadata import ClusterMetadata, RoutingTable
     from .produce import (
         AnsweringBrokerPolicy,
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BYTES",
+    "INTERNAL_TOPICS",
     "NOT_OPEN",
     "NO_METADATA",
     "RECORDS",
@@ -75,7 +76,7 @@ _NAMES = {
     "driver": ("NOT_OPEN", "BrokerClient", "ClusterStatistics", "PendingResult", "ProtocolDriver", "SessionPolls"),
     "fetch": ("DecoderOptions", "LogDecoder", "PartitionFetch"),
     "groups": ("NO_METADATA", "Assignment", "Membership", "OffsetStore", "RebalanceListener", "Subscription"),
-    "logs": ("BYTES", "RECORDS", "Extent", "Extents", "LogAccess", "PositionUnit", "SplitPoint"),
+    "logs": ("BYTES", "INTERNAL_TOPICS", "RECORDS", "Extent", "Extents", "LogAccess", "PositionUnit", "SplitPoint"),
     "metadata": ("ClusterMetadata", "RoutingTable"),
     "produce": (
         "AnsweringBrokerPolicy",

@@ -40,6 +40,9 @@ class Extent(NamedTuple):
 
 Extents = Mapping[TopicPartition, Extent]
 
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""The topics that brokers create for themselves: what is about all topics leaves them out, unless it is named so."""
+
 
 class SplitPoint(NamedTuple):
     """A place where a message boundary is wanted: one at or after `position` will do."""

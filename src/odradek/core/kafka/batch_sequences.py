@@ -50,9 +50,9 @@ class BatchSequences:
 
     def disable_for(self, topic: str) -> bool:
         """Do without stamps in one topic from now on. Return False if it did already."""
-        before = len(self._without)
+        is_new = topic not in self._without
         self._without.add(topic)
-        return len(self._without) > before
+        return is_new
 
     def set_identity(self, producer_id: int, epoch: int) -> None:
         """Apply an identity from the cluster."""

@@ -14,7 +14,7 @@ from typing import Any
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.group_effects import Assign, GroupCoordinator, ResolveTopics, Revoke
 from odradek.core.kafka.member_base import BaseMember
-from odradek.core.kafka.member_states import MAX_UNKNOWN_ERRORS, MemberSettings, loss_reason
+from odradek.core.kafka.member_states import MAX_UNKNOWN_ERRORS, NO_SUCH_GROUP, MemberSettings, loss_reason
 from odradek.core.kafka.transaction_requests import GroupMetadata
 from odradek.core.states import Machine
 from odradek.errors import Fenced, LocalProtocolError, Unsupported
@@ -84,11 +84,6 @@ CONSUMER_GROUP_MEMBER: Machine[ConsumerGroupState, ConsumerGroupEvent] = Machine
 )
 
 _FENCING = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
-_GROUP_GONE = frozenset(
-    {ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ErrorCode.UNSUPPORTED_VERSION}
-)
-"""Answers to a heartbeat after the group of the member was deleted, or has become one of classic members, or the
-protocol was switched off: the heartbeat that joins says whether there can be such a group again."""
 _MOVED = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
 
 
@@ -359,7 +354,7 @@ class ConsumerGroupMember(BaseMember[ConsumerGroupState, ConsumerGroupEvent]):
     def _react(self, error: ErrorCode, now: float, backoff_s: float, text: str | None = None) -> None:
         self._sent = {}  # the coordinator may not have read the refused heartbeat
         self._unknown_errors = self._unknown_errors + 1 if error == ErrorCode.UNKNOWN_SERVER_ERROR else 0
-        if error in _FENCING or (error in _GROUP_GONE and self.state is not _S.JOINING):
+        if error in _FENCING or (error in NO_SUCH_GROUP and self.state is not _S.JOINING):
             if self.state is _S.JOINING:
                 self._in_flight.back_off(now, backoff_s)  # a heartbeat that joins cannot name a wrong epoch
             self._drop(loss_reason(error))

@@ -13,7 +13,7 @@ from odradek.core.kafka.assignors import (
     RoundRobinAssignor,
     StickyAssignor,
 )
-from odradek.core.kafka.member_states import MemberSettings
+from odradek.core.kafka.member_states import NO_SUCH_GROUP, MemberSettings
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import ConfigError, Unsupported
 from odradek.wire.kafka.error_codes import ErrorCode
@@ -39,14 +39,7 @@ ASSIGNORS: Mapping[str, type[Assignor]] = {
 """The assignors by their names in the protocol. A member that names none supports all of them, the first one preferred,
 so that it can join the groups of all usual clients."""
 
-_NOT_JOINABLE = frozenset(
-    {
-        ErrorCode.UNSUPPORTED_VERSION,
-        ErrorCode.GROUP_ID_NOT_FOUND,
-        ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-        ErrorCode.INVALID_REGULAR_EXPRESSION,
-    }
-)
+_NOT_JOINABLE = NO_SUCH_GROUP | {ErrorCode.INVALID_REGULAR_EXPRESSION}
 
 
 def group_protocol(subscription: Subscription, settings: MemberSettings, versions: BrokerVersions) -> GroupProtocol:

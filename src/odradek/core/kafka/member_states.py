@@ -14,6 +14,7 @@ __all__ = [
     "ACTIVE",
     "MAX_UNKNOWN_ERRORS",
     "MEMBER",
+    "NO_SUCH_GROUP",
     "ClassicMemberEvent",
     "ClassicMemberState",
     "MemberReaction",
@@ -108,6 +109,12 @@ _REACTIONS: Mapping[int, MemberReaction] = {
 MAX_UNKNOWN_ERRORS = 10
 """Responses with UNKNOWN_SERVER_ERROR in a row after which a member stops: brokers send it for what passes, such as a
 coordinator that is being unloaded, and for defects."""
+
+NO_SUCH_GROUP = frozenset(
+    {ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ErrorCode.UNSUPPORTED_VERSION}
+)
+"""Answers to a heartbeat of KIP-848 where there is no group of that protocol: it was deleted, has classic members, or
+the protocol is switched off. To a member, a heartbeat that joins says whether there can be such a group again."""
 
 
 def reaction_to(code: int) -> MemberReaction:

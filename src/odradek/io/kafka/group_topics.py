@@ -11,15 +11,11 @@ import anyio
 from odradek.core.interfaces import Subscription
 from odradek.core.kafka.assignors import Topics
 from odradek.core.kafka.routing_snapshot import RoutingSnapshot
-from odradek.io.kafka.metadata import KafkaMetadata
+from odradek.io.kafka.metadata import NOT_KNOWN_S, KafkaMetadata
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
-__all__ = ["TOPICS_AWAY_S", "GroupTopics", "replica_racks"]
-
-TOPICS_AWAY_S = 1.0
-"""A broker with ZooKeeper that has just started knows no topics for a moment (seen with 2.8): topics that are missing
-after this time were deleted (s)."""
+__all__ = ["GroupTopics", "replica_racks"]
 
 
 class GroupTopics:
@@ -53,7 +49,7 @@ class GroupTopics:
         await self.find(topics)
         table = await self._metadata.refresh()
         if known - table.topics:
-            await anyio.sleep(TOPICS_AWAY_S)
+            await anyio.sleep(NOT_KNOWN_S)
             table = await self._metadata.refresh()
         return table
 

@@ -36,8 +36,9 @@ from odradek.core.kafka.transaction_requests import GroupMetadata
 from odradek.core.observer_calls import ObserverCalls
 from odradek.errors import OdradekError
 from odradek.io.kafka.connection import KafkaConnection
-from odradek.io.kafka.group_topics import TOPICS_AWAY_S, GroupTopics, replica_racks
+from odradek.io.kafka.group_topics import GroupTopics, replica_racks
 from odradek.io.kafka.heartbeat_thread import SIGNS_PER_INTERVAL, Heartbeat, HeartbeatThread
+from odradek.io.kafka.metadata import NOT_KNOWN_S
 from odradek.io.kafka.offsets import CoordinatorAccess
 from odradek.io.notifier import Notifier
 from odradek.io.retry import retry
@@ -384,7 +385,7 @@ class MemberRunner:
         while True:
             newer = await self.topics.wait_for_newer(table.version)
             if table.topics - newer.topics:
-                await anyio.sleep(TOPICS_AWAY_S)
+                await anyio.sleep(NOT_KNOWN_S)
             table = self.topics.table
             if self.topics.lacks_leaders():
                 continue

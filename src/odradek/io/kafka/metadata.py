@@ -23,13 +23,13 @@ from odradek.core.kafka.routing_snapshot import RoutingSnapshot
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import Closed, ConfigError, OdradekError, Unreachable
 from odradek.io.notifier import Notifier
-from odradek.io.retry import retry
+from odradek.io.retry import retry, staggered
 from odradek.types import Broker, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.common import NodeEndpoint
 from odradek.wire.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
-__all__ = ["SILENCE_S", "Ask", "KafkaMetadata", "MetadataOptions", "metadata_request"]
+__all__ = ["NOT_KNOWN_S", "SILENCE_S", "Ask", "KafkaMetadata", "MetadataOptions", "metadata_request"]
 
 log = logging.getLogger("odradek.metadata")
 
@@ -38,6 +38,10 @@ CREATION_CODES = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVA
 
 SILENCE_S = 1.0
 """Time without an answer after which the next broker is asked, too."""
+
+NOT_KNOWN_S = 1.0
+"""A broker that has just started does not know all topics yet (seen on 0.8.1 and 2.8). It is believed if it says the
+same after this time (s): that a topic was deleted or, before 0.8.2, that nothing was committed."""
 
 TLS_ATTEMPTS = 3
 """Attempts in a row, when entering the block, that may fail in the TLS handshake at every address: a listener without
@@ -259,25 +263,19 @@ class KafkaMetadata:
         errors: dict[str, OdradekError] = {}
         answered = False
 
-        async def attempt(broker: Broker, ended: anyio.Event) -> None:
+        async def attempt(broker: Broker) -> bool:
             nonlocal answered
+            if broker in known and not self._table.brokers:
+                return False  # one of them has asked this client to begin again (KIP-1102)
             try:
                 await self._read_from(broker, create)
             except OdradekError as error:
                 errors.setdefault(broker.address, error)
             else:
                 answered = True
-                tasks.cancel_scope.cancel()
-            ended.set()
+            return answered
 
-        async with anyio.create_task_group() as tasks:
-            for broker in (*known, *self._bootstrap):
-                if broker in known and not self._table.brokers:
-                    continue  # one of them has asked this client to begin again (KIP-1102)
-                ended = anyio.Event()
-                tasks.start_soon(attempt, broker, ended)
-                with anyio.move_on_after(SILENCE_S):
-                    await ended.wait()
+        await staggered((*known, *self._bootstrap), attempt, SILENCE_S)
         if not answered:
             raise _summary(errors)
 

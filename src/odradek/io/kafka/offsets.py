@@ -20,7 +20,7 @@ from odradek.errors import DeadlineError, OdradekError, Unsupported
 from odradek.io.kafka.connection import VersionLimits
 from odradek.io.kafka.connections import BrokerConnections
 from odradek.io.kafka.coordinators import Coordinators, CoordinatorType
-from odradek.io.kafka.metadata import KafkaMetadata
+from odradek.io.kafka.metadata import NOT_KNOWN_S, KafkaMetadata
 from odradek.types import CommittedPosition, Position, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.groups import OffsetCommitRequest, OffsetFetchRequest
@@ -32,10 +32,6 @@ R = TypeVar("R", bound=Response)
 
 MAX_NAMED = 5
 """Partitions named in one error; further ones are only counted."""
-
-NOT_KNOWN_S = 1.0
-"""Brokers that have just started do not know all topics yet. They are believed if they say the same after this time
-(s): that a topic was deleted or, before 0.8.2, that nothing was committed."""
 
 _OTHER_TOPIC = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 """Codes for a topic that was deleted, and may be made again."""
