@@ -237,6 +237,13 @@ async def test_a_silent_peer_fails_what_is_queued_after_the_time_limit_of_connec
         assert anyio.current_time() - began < 10
 
 
+async def test_a_handshake_that_is_late_before_its_first_byte_has_failed_all_the_same() -> None:
+    """As after a pause of the process that is longer than the time limit."""
+    peer = Peer({ApiVersionsRequest: lambda *_: None, MetadataRequest: lambda *_: None})
+    async with connection_to(peer, options=SHORT._replace(connect_timeout_s=0.0)) as connection:
+        assert await outcome(connection.submit(MetadataRequest())) == (Unreachable, False)
+
+
 async def test_a_withdrawn_request_is_not_sent_and_after_the_end_there_is_none() -> None:
     peer = Peer()
     async with connection_to(peer) as connection:
