@@ -15,6 +15,7 @@ from tests.client.producing import P0, P1, P2, P3, ProducerClock, make_cluster, 
 from tests.client.reading import cancelled_after
 
 from odradek.client.options import Tuning
+from odradek.client.producer import sender
 from odradek.client.producer.producer import Producer
 from odradek.client.producer.results import Ack
 from odradek.core.backoff import Backoff
@@ -355,11 +356,28 @@ async def test_without_confirm_what_is_handed_over_is_written(cluster: MemoryClu
 
 
 async def test_without_confirm_a_closed_connection_is_a_reason_to_look_for_the_leader(cluster: MemoryCluster) -> None:
-    """A broker has no other way to say that it does not lead the partition of a produce that it does not answer."""
-    async with producing(cluster, acks=0) as out:
+    """A broker has no other way to say that it does not lead the partition of a produce that it does not answer. What
+    follows waits for the routing table, also if that takes longer than a back-off."""
+    async with producing(cluster, acks=0) as out, anyio.create_task_group() as tasks:
         await out.send("t", b"1", partition=P0)
         cluster.move_leader(P0, 2)
         cluster.cut(1)
+        cluster.hold("metadata")
+        sends = Sends(out, tasks)
+        await sends.start(b"2", partition=P0)
+        assert not sends.outcomes
+        cluster.release("metadata")
+    assert stored(cluster, P0) == [b"1", b"2"]
+
+
+async def test_without_confirm_a_routing_table_that_cannot_be_read_stops_nothing(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender, "READ_TABLE_S", 0.01)
+    async with producing(cluster, acks=0) as out:
+        await out.send("t", b"1", partition=P0)
+        cluster.cut(1)
+        cluster.hold("metadata")
         await out.send("t", b"2", partition=P0)
     assert stored(cluster, P0) == [b"1", b"2"]
 

@@ -5,20 +5,23 @@ and hands it to the connection in that very step; a result is applied in the ste
 the time (latency, back-off), and threads compress what is large.
 
 After a lost connection the back-off is that of the connection (`BrokerClient.available_at`); until it is over, batches
-stay in the accumulator, where more records may join them. After an answer that says "later" it is counted here, and so
-it is with `acks=0`, where a broker only closes the connection on what it refuses (see `Sender._may_be_refused`).
+stay in the accumulator, where more records may join them. After an answer that says "later" it is counted here. With
+`acks=0` a broker only closes the connection on what it refuses: the routing table is read before anything else is sent
+(see `Sender._may_be_refused`).
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from math import inf
 from random import random
 from typing import Protocol
 
+import anyio
 import anyio.to_thread
 
 from odradek.client.producer.observation import ProducerObservation
@@ -35,6 +38,10 @@ __all__ = ["Sender", "SenderHost", "SenderOptions", "Senders"]
 THREAD_BYTES = 64 * KiB
 """This much is compressed in a thread: the thread switch costs about 40 us (measured), what gzip takes for 2 KiB, and
 the loop must not be blocked for longer. Uncompressed batches are encoded in place: 64 KiB take less than the switch."""
+
+READ_TABLE_S = 1.0
+"""Maximum time for which records without an answer wait for the routing table to be read (s): the broker may be there
+while what knows the table is away, such as ZooKeeper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +112,7 @@ class Sender:
         self._outstanding = 0
         self._connection: tuple[BrokerClient, int] | None = None  # what the outstanding requests were sent over
         self._unanswered: tuple[BrokerClient, int] | None = None  # the same of those that were sent without an answer
+        self._reading_table = False  # nothing is sent meanwhile
         self._retry_at = -inf  # nothing is sent before
         self.requests = self.retries = 0
 
@@ -139,9 +147,9 @@ class Sender:
                     break
                 client = self._driver.broker(broker, purpose="produce")
                 if self._unanswered is not None and self._may_be_refused(client):
-                    self._retry_at = now + self._options.backoff.delay(0, random())
-                    self._host.apply(Effects(refresh_metadata=True))
-                    at = self._next_wake_up()
+                    self._reading_table = True
+                    self._host.spawn(self._read_table)
+                if self._reading_table:
                     break
                 if now < client.available_at or (request := queue.next_request(now)) is None:
                     at = self._next_wake_up()
@@ -183,7 +191,9 @@ class Sender:
     def _next_wake_up(self) -> float | None:
         """Return when something is due that only the time keeps from being sent (s)."""
         broker = self._accumulator.table.brokers.get(self._broker)
-        if broker is None or self._connection_changed(broker) or (due := self._queue.next_due()) is None:
+        if broker is None or self._reading_table or self._connection_changed(broker):
+            return None
+        if (due := self._queue.next_due()) is None:
             return None
         return max(due, self._retry_at, self._driver.broker(broker, purpose="produce").available_at)
 
@@ -206,6 +216,17 @@ class Sender:
             return False
         self._unanswered = None
         return True
+
+    async def _read_table(self) -> None:
+        """Read the routing table: another broker may lead by now."""
+        try:
+            with anyio.move_on_after(READ_TABLE_S), suppress(OdradekError):
+                table = await self._driver.metadata.refresh()
+                if table.version > self._accumulator.table.version:
+                    self._host.apply(self._accumulator.route(table))
+        finally:
+            self._reading_table = False
+            self.wake()
 
     # ---- encoding ------------------------------------------------------------------------------------------
 
