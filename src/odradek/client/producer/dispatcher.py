@@ -169,6 +169,10 @@ class Dispatcher:
                 "example through loop.call_soon_threadsafe or anyio.from_thread"
             )
 
+    async def read_table(self) -> None:
+        """Read the routing table (see `SenderHost`)."""
+        await self._lookups.read_table()
+
     def spawn(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
         """Start a background task (see `SenderHost`)."""
         self._background.spawn(task, *args)

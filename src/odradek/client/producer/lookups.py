@@ -62,6 +62,11 @@ class ClusterLookups:
             self._refreshing = True
             self._host.spawn(self._refresh)
 
+    async def read_table(self) -> None:
+        """Read the routing table (see `SenderHost`)."""
+        with suppress(OdradekError):  # the next stale answer asks again
+            self._update_table(await self._metadata.refresh())
+
     def identify(self, sequences: ProducerSequences) -> None:
         """Ask for an identity until there is one, unless that is under way."""
         if not self._identifying:
@@ -92,8 +97,7 @@ class ClusterLookups:
 
     async def _refresh(self) -> None:
         try:
-            with suppress(OdradekError):  # the next stale answer asks again
-                self._update_table(await self._metadata.refresh())
+            await self.read_table()
         finally:
             self._refreshing = False
 

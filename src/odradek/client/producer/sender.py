@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -73,6 +72,10 @@ class SenderHost(Protocol):
 
     def spawn(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
         """Run a task; what it raises comes to `fail`."""
+        ...
+
+    async def read_table(self) -> None:
+        """Read the routing table, and apply it; return without it if that fails. Cancellation: safe."""
         ...
 
     def fail(self, error: Exception) -> None:
@@ -220,10 +223,8 @@ class Sender:
     async def _read_table(self) -> None:
         """Read the routing table: another broker may lead by now."""
         try:
-            with anyio.move_on_after(READ_TABLE_S), suppress(OdradekError):
-                table = await self._driver.metadata.refresh()
-                if table.version > self._accumulator.table.version:
-                    self._host.apply(self._accumulator.route(table))
+            with anyio.move_on_after(READ_TABLE_S):
+                await self._host.read_table()
         finally:
             self._reading_table = False
             self.wake()
