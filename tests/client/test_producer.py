@@ -15,6 +15,7 @@ from tests.client.producing import P0, P1, P2, P3, make_cluster, producing, stor
 from odradek.client.options import Tuning
 from odradek.client.producer.producer import Producer
 from odradek.client.producer.results import MAX_KEPT_FAILURES, Ack, Acks, Failed, Failures
+from odradek.client.producer.validator import RecordValidator
 from odradek.core.interfaces import ProducerRecord
 from odradek.core.kafka.partitioners import Murmur2
 from odradek.core.produce.partitioners import RoundRobin
@@ -445,6 +446,34 @@ async def test_a_large_record_is_not_delayed_forever_by_small_ones(cluster: Memo
         assert out.statistics().waiting == 2
         cluster.release("produce")
     assert stored(cluster, partition) == [b"1", b"2", b"3", b"4", b"x" * 300, b"5"]
+
+
+async def test_a_put_is_looked_at_if_it_begins_a_batch_or_others_wait_for_space(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A small one that would fit into the open batch waits behind a large one."""
+    cluster, looked_at = MemoryCluster(topics={"t": 1}), list[object]()
+    validate = RecordValidator.validate
+
+    def note(validator: RecordValidator, topic: str, value: bytes | None, *rest: Any) -> Any:
+        looked_at.append(value)
+        return validate(validator, topic, value, *rest)
+
+    monkeypatch.setattr(RecordValidator, "validate", note)
+    large = b"x" * 300
+    async with producing(cluster, buffer_bytes=small(1, 4), max_message_bytes=400, latency=60) as out:
+        await out.send("t", b"known")
+        async with anyio.create_task_group() as tasks:
+            for value in (b"begins", b"joins", large, b"waits"):
+                tasks.start_soon(out.put, "t", value)
+                await wait_all_tasks_blocked()
+            assert out.statistics().waiting == 2
+            await out.flush()
+        await out.flush()
+        await out.put("t", b"begins again")
+        await out.put("t", b"joins it")
+    assert looked_at == [b"known", b"begins", large, b"waits", b"begins again"]
+    assert stored(cluster, P0) == [b"known", b"begins", b"joins", large, b"waits", b"begins again", b"joins it"]
 
 
 async def test_waiting_for_space_has_a_deadline(cluster: MemoryCluster) -> None:

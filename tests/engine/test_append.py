@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
@@ -41,8 +42,9 @@ class Queues:
         queues = [SimpleNamespace(open=each) for each in self.batches]
         self.topic = SimpleNamespace(sticky=queues[1], available_queues=queues)
         self.live = engine.BufferBase()
+        self.live.admit(BUFFER)
         self.append = engine.Appender(
-            {"t": self.topic}, self.live, key_hash, RECORD, key_byte, MEMORY, MAX_RECORD, BUFFER, max_run
+            {"t": self.topic}, self.live, key_hash, RECORD, key_byte, MEMORY, MAX_RECORD, max_run
         ).append
 
     def state(self) -> tuple[Any, ...]:
@@ -143,6 +145,20 @@ def test_limits(engine: Engine) -> None:
     assert [len(value) for value in queues.batches[1].records] == [MAX_RECORD - RECORD, 1, 1]
 
 
+def test_a_buffer_admits_the_thread_that_says_so_or_none(engine: Engine) -> None:
+    queues = Queues(engine)
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(queues.append, "t", b"v", None).result() is False
+        assert queues.append("t", b"v", None) is True
+        other.submit(queues.live.admit, BUFFER).result()
+        assert other.submit(queues.append, "t", b"v", None).result() is True
+        assert queues.append("t", b"v", None) is False
+    queues.live.admit(0)
+    assert queues.append("t", b"v", None) is False
+    of_new = engine.Appender({"t": queues.topic}, engine.BufferBase(), "", RECORD, 1, MEMORY, MAX_RECORD, 9)
+    assert of_new.append("t", b"v", None) is False
+
+
 def test_others_have_their_turn(engine: Engine) -> None:
     """What is left to the caller for another reason does not count."""
     queues = Queues(engine, max_run=3)
@@ -161,12 +177,15 @@ def test_the_compiled_engine_leaves_objects_of_others_alone() -> None:
     compiled, pure = engines.engine("compiled"), engines.engine("pure")
     queue = SimpleNamespace(open=batch(pure))
     topics = {"t": SimpleNamespace(sticky=queue, available_queues=[queue])}
-    options = "murmur2", RECORD, 1, MEMORY, MAX_RECORD, BUFFER, 9
-    assert compiled.Appender(topics, compiled.BufferBase(), *options).append("t", b"v", None) is False
+    live = {engine: engine.BufferBase() for engine in (compiled, pure)}
+    for each in live.values():
+        each.admit(BUFFER)
+    options = "murmur2", RECORD, 1, MEMORY, MAX_RECORD, 9
+    assert compiled.Appender(topics, live[compiled], *options).append("t", b"v", None) is False
     queue.open = batch(compiled)
-    assert compiled.Appender(topics, pure.BufferBase(), *options).append("t", b"v", None) is False
+    assert compiled.Appender(topics, live[pure], *options).append("t", b"v", None) is False
     assert queue.open.records == []
-    assert compiled.Appender(topics, compiled.BufferBase(), *options).append("t", b"v", None) is True
+    assert compiled.Appender(topics, live[compiled], *options).append("t", b"v", None) is True
 
 
 def test_a_collector_that_uses_the_batch_disturbs_nothing(engine: Engine) -> None:

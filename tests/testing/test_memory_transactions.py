@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio import wait_all_tasks_blocked
 from anyio.lowlevel import checkpoint
 
 import odradek as od
@@ -26,6 +27,7 @@ from odradek.errors import (
     OdradekError,
     Rejected,
     TransactionAborted,
+    UsageError,
 )
 from odradek.testing import MemoryCluster
 from odradek.types import EARLIEST, LATEST, AtTime, Position, TopicPartition
@@ -88,6 +90,36 @@ async def test_records_are_visible_after_the_commit_and_never_after_an_abort() -
     assert await read(cluster, "read_uncommitted") == [b"1", b"2", b"3"]
     assert [stored.value for stored in cluster.records("out", read_committed=True)] == [b"1", b"3"]
     assert [stored.offset for stored in cluster.records("out")] == [0, 2, 4], "a marker takes an offset"
+
+
+async def test_a_put_during_the_commit_is_refused_though_a_batch_is_open_and_the_next_transaction_takes_it() -> None:
+    cluster, errors = make_cluster(), []
+    cluster.hold("produce")
+    tuning = Tuning(backoff=QUICK.backoff, in_flight=1)
+    async with (
+        cluster.connect(tuning=tuning) as k,
+        k.producer(transactional_id="x", tuning=tuning) as out,
+        anyio.create_task_group() as tasks,
+    ):
+
+        async def put_late() -> None:
+            await wait_all_tasks_blocked()
+            try:
+                await out.put("out", b"late")
+            except UsageError as error:
+                errors.append(str(error))
+            cluster.release("produce")
+
+        async with out.transaction():
+            for value in (b"in flight", b"open", b"joins"):
+                await out.put("out", value)
+                await wait_all_tasks_blocked()
+            tasks.start_soon(put_late)
+        async with out.transaction():
+            await out.put("out", b"late")
+            await out.put("out", b"later")
+    assert len(errors) == 1 and "the transaction is ending" in errors[0]
+    assert await read(cluster) == [b"in flight", b"open", b"joins", b"late", b"later"]
 
 
 async def test_tables_and_batches_have_what_is_committed_and_positions_skip_markers() -> None:

@@ -1,6 +1,7 @@
 //! `Appender`: the short way of a record into the open batch of its partition.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::{self, ThreadId};
 
 use odradek_engine as engine;
 use pyo3::exceptions::PyValueError;
@@ -66,6 +67,8 @@ impl BatchBase {
 pub struct BufferBase {
     #[pyo3(get, set)]
     buffered_bytes: i64,
+    limit: i64,
+    thread: ThreadId,
 }
 
 #[pymethods]
@@ -73,7 +76,16 @@ impl BufferBase {
     #[new]
     #[pyo3(signature = (*_args, **_names))]
     fn new(_args: &Bound<'_, PyTuple>, _names: Option<&Bound<'_, PyDict>>) -> Self {
-        BufferBase { buffered_bytes: 0 }
+        BufferBase { buffered_bytes: 0, limit: 0, thread: thread::current().id() }
+    }
+
+    fn admit(&mut self, limit: i64) {
+        self.limit = limit;
+        self.thread = thread::current().id();
+    }
+
+    fn takes(&self, memory: i64) -> bool {
+        self.buffered_bytes.saturating_add(memory) <= self.limit && self.thread == thread::current().id()
     }
 }
 
@@ -88,7 +100,6 @@ pub struct Appender {
     key_byte: i64,
     memory_bytes: i64,
     max_record: i64,
-    buffer_bytes: i64,
     max_run: u32,
     run: AtomicU32,
     no_headers: Py<PyTuple>,
@@ -106,7 +117,6 @@ impl Appender {
         key_byte: i64,
         memory_bytes: i64,
         max_record: i64,
-        buffer_bytes: i64,
         max_run: u32,
     ) -> PyResult<Self> {
         Ok(Appender {
@@ -117,7 +127,6 @@ impl Appender {
             key_byte,
             memory_bytes,
             max_record,
-            buffer_bytes,
             max_run,
             run: AtomicU32::new(0),
             no_headers: PyTuple::empty(topics.py()).unbind(),
@@ -173,8 +182,7 @@ impl Appender {
         let Ok(records) = records.cast_exact::<PyList>() else { return Ok(None) };
         let live = live.bind(py);
         let memory = size.saturating_add(self.memory_bytes);
-        let buffered = live.try_borrow()?.buffered_bytes.saturating_add(memory);
-        if buffered > self.buffer_bytes || !open.try_borrow()?.takes(size) {
+        if !live.try_borrow()?.takes(memory) || !open.try_borrow()?.takes(size) {
             return Ok(None);
         }
         // A new tuple may start the garbage collector, and so code that uses the batch: nothing is borrowed meanwhile.

@@ -50,11 +50,14 @@ class PayloadBuilder:
 class BatchBase:
     def __new__(cls, *args: object, **kwargs: object) -> Self: ...
     size: int
+    max_size: int
     explicit_partition: bool
 
 class BufferBase:
     def __new__(cls, *args: object, **kwargs: object) -> Self: ...
     buffered_bytes: int
+    def admit(self, limit: int) -> None: ...
+    def takes(self, memory: int) -> bool: ...
 
 @final
 class Appender:
@@ -67,8 +70,6 @@ class Appender:
         key_byte: int,
         memory_bytes: int,
         max_record: int,
-        batch_bytes: int,
-        buffer_bytes: int,
         max_run: int,
     ) -> Appender: ...
     def append(self, topic: object, value: object, key: object, /) -> bool | None: ...

@@ -280,13 +280,22 @@ class BatchBase(Protocol):
 
 
 class BufferBase(Protocol):
-    """The base class of what counts the memory of a producer, likewise.
+    """The base class of what counts the memory of a producer, likewise. At first nothing is appended to it.
 
     Attributes:
         buffered_bytes: What is taken of the buffer.
     """
 
     buffered_bytes: int
+
+    def admit(self, limit: int) -> None:
+        """Let appenders append as long as no more than `limit` bytes of the buffer are taken (0: not at all), and only
+        in the thread of this call."""
+        ...
+
+    def takes(self, memory: int) -> bool:
+        """Return True if an appender may take so many bytes more of it now, in this thread."""
+        ...
 
 
 class Appender(Protocol):
@@ -305,7 +314,6 @@ class Appender(Protocol):
         key_byte: and so much for each byte of its key.
         memory_bytes: A record takes its size and this of the buffer.
         max_record: Records of a larger size are not appended.
-        buffer_bytes: The buffer.
         max_run: Of so many calls with records that pass the checks of their own, the last returns None.
 
     Raises:
@@ -318,8 +326,9 @@ class Appender(Protocol):
 
         Returns:
             False: Nothing was done. An argument is not exactly a `str`, `bytes` or, for the key, None; the topic is
-            unknown; there is no open batch, its records were sent to an explicit partition, or are not a list; or a
-            limit would be reached. None: Nothing was done, because it is the turn of others (see `max_run`).
+            unknown; there is no open batch, its records were sent to an explicit partition, or are not a list; a limit
+            would be reached; or the buffer does not admit this thread. None: Nothing was done, because it is the turn
+            of others (see `max_run`).
         """
         ...
 
@@ -455,7 +464,6 @@ class Engine(Protocol):
         key_byte: int,
         memory_bytes: int,
         max_record: int,
-        buffer_bytes: int,
         max_run: int,
     ) -> Appender: ...
 

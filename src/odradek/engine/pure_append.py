@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from struct import iter_unpack
+from threading import get_ident
 from typing import Any, Self
 from zlib import crc32
 
-from odradek.engine.interface import Buffer
+from odradek.engine.interface import Buffer, BufferBase
 
 __all__ = ["PythonAppender", "PythonBatch", "PythonBuffer", "murmur2"]
 
@@ -57,62 +58,67 @@ class PythonBatch:
 
 
 class PythonBuffer:
-    """Attribute of the buffer that appenders use (see `interface.BufferBase`)."""
+    """The part of the buffer that appenders use (see `interface.BufferBase`)."""
 
-    __slots__ = ("buffered_bytes",)
+    __slots__ = ("_limit", "_thread", "buffered_bytes")
     buffered_bytes: int
 
     def __new__(cls, *args: object, **kwargs: object) -> Self:
         made = super().__new__(cls)
-        made.buffered_bytes = 0
+        made.buffered_bytes = made._limit = made._thread = 0
         return made
+
+    def admit(self, limit: int) -> None:
+        """Let this thread append (see `interface.BufferBase`)."""
+        self._limit, self._thread = limit, get_ident()
+
+    def takes(self, memory: int) -> bool:
+        """Return True if this thread may take so many bytes more (see `interface.BufferBase`)."""
+        return self.buffered_bytes + memory <= self._limit and self._thread == get_ident()
 
 
 class PythonAppender:
     """Appends records to open batches (see `interface.Appender`)."""
 
-    __slots__ = ("_bytes", "_hash", "_limits", "_live", "_max_run", "_run", "_topics")
+    __slots__ = ("_bytes", "_hash", "_live", "_max_record", "_max_run", "_run", "_topics")
 
     def __init__(
         self,
         topics: dict[str, Any],
-        live: PythonBuffer,
+        live: BufferBase,
         key_hash: str,
         record_bytes: int,
         key_byte: int,
         memory_bytes: int,
         max_record: int,
-        buffer_bytes: int,
         max_run: int,
     ) -> None:
         if key_hash not in _HASHES:
             raise ValueError(f"there is no hash {key_hash!r}")
         self._topics, self._live, self._hash = topics, live, _HASHES[key_hash]
         self._bytes = record_bytes, key_byte, memory_bytes
-        self._limits = max_record, buffer_bytes
-        self._run, self._max_run = 0, max_run
+        self._max_record, self._run, self._max_run = max_record, 0, max_run
 
     def append(self, topic: object, value: object, key: object, /) -> bool | None:
         """Append a record if that is simple (see `interface.Appender`)."""
         if type(topic) is not str or type(value) is not bytes or not (key is None or type(key) is bytes):
             return False
         record_bytes, key_byte, memory_bytes = self._bytes
-        max_record, buffer_bytes = self._limits
         size = record_bytes + len(value) + (0 if key is None else key_byte * len(key))
-        if size > max_record:
+        if size > self._max_record:
             return False
         self._run += 1
         if self._run >= self._max_run:
             self._run = 0
             return None
-        if (batch := self._open_batch(topic, key)) is None:
+        batch, memory = self._open_batch(topic, key), size + memory_bytes
+        if batch is None or not self._live.takes(memory):
             return False
-        buffered = self._live.buffered_bytes + size + memory_bytes
-        if batch.size + size >= batch.max_size or buffered > buffer_bytes or type(batch.records) is not list:
+        if batch.size + size >= batch.max_size or type(batch.records) is not list:
             return False
         batch.records.append(value if key is None else (value, key, (), None))
         batch.size += size
-        self._live.buffered_bytes = buffered
+        self._live.buffered_bytes += memory
         return True
 
     def _open_batch(self, name: str, key: bytes | None) -> Any:

@@ -43,6 +43,7 @@ def accumulator(partitioner: Partitioner | None = None) -> Accumulator:
         ClosingBrokerPolicy(),
     )
     made.learned(made.topic("t", "none"))
+    made.live.admit(limits.buffer_bytes)
     return made
 
 

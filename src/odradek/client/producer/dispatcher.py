@@ -136,6 +136,7 @@ class Dispatcher:
         if self._sequences is not None and not self._sequences.ready:
             self._lookups.identify(self._sequences)
         self.closed_reason = None
+        self._admit()
 
     async def stop(self, within: float) -> None:
         """Flush for at most `within` seconds, unaffected by scopes around it; then fail what remains."""
@@ -178,6 +179,11 @@ class Dispatcher:
         self._background.spawn(task, *args)
 
     # ---- records in ----------------------------------------------------------------------------------------
+
+    def _admit(self) -> None:
+        """Let records join open batches at once, unless none are accepted, or some wait for space: those go first."""
+        at_once = self.closed_reason is None and not self.buffer_waiters
+        self.accumulator.live.admit(self._limits.buffer_bytes if at_once else 0)
 
     def add_topic(self, name: str, compression: str) -> TopicQueues:
         """Add a topic on its first record. Its records wait here until its partitions are known."""
@@ -232,6 +238,7 @@ class Dispatcher:
     async def wait_for_space(self, waiter: BufferWaiter) -> None:
         """Wait until the record is appended, in its order. Cancellation: either it was, or nothing happened."""
         self.buffer_waiters.add(waiter)
+        self._admit()
         try:
             with anyio.move_on_after(self._limits.deliver_within):
                 await waiter.event.wait()
@@ -258,11 +265,13 @@ class Dispatcher:
                 waiter.appended = True
                 self._wake_senders(due or ())
             waiter.event.set()
+        self._admit()
         self.check_missing()
 
     def _refuse(self, reason: Exception) -> None:
         """Accept no more records."""
         self.closed_reason = reason
+        self._admit()
         self.buffer_waiters.drop()
 
     # ---- records out ---------------------------------------------------------------------------------------
@@ -385,6 +394,7 @@ class Dispatcher:
         if self.closed_reason is not NO_TRANSACTION:
             self.check_open()
         self.closed_reason = None
+        self._admit()
         transactions.begin()
 
     def refuse_records(self, reason: Exception) -> None:

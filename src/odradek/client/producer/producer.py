@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, cast
 
@@ -265,16 +264,8 @@ class Producer:
         Cancellation: a cancelled `put` that was still waiting for space did nothing.
         Arguments and errors: as `send`; NotWritten: there was no space.
         """
-        dispatcher = self._dispatcher
         appended: bool | None = False
-        if (
-            partition is None
-            and timestamp is None
-            and not headers
-            and dispatcher.closed_reason is None
-            and get_ident() == dispatcher.thread
-            and not dispatcher.buffer_waiters
-        ):
+        if partition is None and timestamp is None and not headers:
             appended = self._append(topic, value, key)
             if appended:
                 return  # it joined the open batch of its partition, which is nearly always so
@@ -283,8 +274,8 @@ class Producer:
             self._puts = 0
             await checkpoint()
         valid = self._validator.validate(topic, value, key, headers, timestamp, partition)
-        if not dispatcher.try_append(*valid, None):
-            await dispatcher.wait_for_space(BufferWaiter(*valid, None))
+        if not self._dispatcher.try_append(*valid, None):
+            await self._dispatcher.wait_for_space(BufferWaiter(*valid, None))
 
     def try_put(
         self,

@@ -130,7 +130,6 @@ class Accumulator:
             sizes.key_byte,
             RECORD_OVERHEAD_BYTES,
             max_record,
-            self._buffer_bytes,
             max_run,
         ).append
 
