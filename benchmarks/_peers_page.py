@@ -324,7 +324,9 @@ def _circumstances(results: Results) -> Iterator[str]:
     by_machine: dict[str, list[Sequence[str]]] = {}
     for name, part in results.items():
         about = PARTS[name].heading, part["date"], part["commit"], f"{part['rounds']}"
-        rows = by_machine.setdefault(f"{part['python']}, {part['machine']}: {_versions(part)}", [])
+        java = part.get("java", "with the quickest compiler and a collector of one thread")
+        what = f"{part['python']}, {part['machine']}: {_versions(part)}. The broker's Java: {java}"
+        rows = by_machine.setdefault(what, [])
         rows.append((*about, f"{part['minutes']:.1f}", f"{part['busy']:.0%}", f"{part['load']:.1f}"))
     for what, rows in by_machine.items():
         yield f"{what}.\n"

@@ -10,11 +10,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["CLIENTS", "Settings"]
+__all__ = ["BROKER", "CLIENTS", "Settings"]
 
 MIB = 1 << 20
 BATCH = 1_000_000
 """Bytes of a batch: brokers refuse more than message.max.bytes, 1,048,588 by default, with what is around it."""
+
+
+BROKER: Mapping[str, Any] = {
+    # Kafka's kafka-server-start.sh and kafka-run-class.sh: KAFKA_HEAP_OPTS, KAFKA_JVM_PERFORMANCE_OPTS.
+    "heap": "1g",
+    "java_options": (
+        *("-XX:-UseSerialGC", "-XX:TieredStopAtLevel=4"),  # Java's own defaults, in place of what tests use
+        *("-Xms1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35"),
+        *("-XX:+ExplicitGCInvokesConcurrent", "-XX:MaxInlineLevel=15"),
+    ),
+}
+"""Arguments of `KafkaBroker`: Java runs it as it does when Kafka's own script starts it."""
 
 
 class Settings(NamedTuple):

@@ -3,8 +3,9 @@
     scripts/bench --peers [--quick | --only PART,...]
 
 The broker is the newest release, in a process of its own (needs Java), another one for each part. `CASES` says what is
-measured, and `_peers_settings.py` how each client is set; for each measurement a client is a process of its own
-(`_peers_clients.py`), and clients take turns, so that a machine which is busy with other things disturbs all alike.
+measured, and `_peers_settings.py` how each client is set, and Java for the broker; for each measurement a client is a
+process of its own (`_peers_clients.py`), and clients take turns, so that a machine which is busy with other things
+disturbs all alike.
 
 Each part that was measured takes its place in `benchmarks/peers-results.json`, with its date and machine; of this file
 `_peers_page.py` makes docs/topics/peers-benchmarks.md and the tables in README.md and docs/index.md. With `--quick` few
@@ -35,7 +36,7 @@ import anyio
 
 from _peers_clients import Work, has
 from _peers_page import PARTS, RESULTS, figures, front_pages, page, write
-from _peers_settings import CLIENTS
+from _peers_settings import BROKER, CLIENTS
 from _quiet import wait_until_quiet
 from _report import commit, machine
 from odradek import LATEST, Cluster, TopicPartition, Tuning, connect
@@ -44,7 +45,6 @@ from odradek.testing import KafkaBroker
 __all__ = ["CASES", "Case"]
 
 OURS = "odradek"
-HEAP = "1g"
 LIMIT_S = 300.0
 """What one process may take."""
 AFAR_S = 4.0
@@ -340,7 +340,7 @@ def measure(case: Case, topics: Topics, rounds: int) -> dict[str, Any]:
 @contextmanager
 def topics_of_a_broker(*, proxied: bool = False) -> Iterator[Topics]:
     config = {"file.delete.delay.ms": "1000", "auto.create.topics.enable": "false"}
-    with KafkaBroker(heap=HEAP, config=config, proxied=proxied) as started:
+    with KafkaBroker(config=config, proxied=proxied, **BROKER) as started:
         yield Topics(started)
 
 
@@ -349,6 +349,7 @@ def circumstances(commit: str, rounds: int) -> dict[str, Any]:
         "date": str(date.today()),
         "commit": commit,
         "machine": machine(),
+        "java": "as Kafka's own script starts it",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "versions": {package: version(package) for package in PACKAGES},
         "rounds": rounds,

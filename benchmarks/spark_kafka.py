@@ -28,6 +28,7 @@ import psutil
 
 import odradek as od
 from _common import spread
+from _peers_settings import BROKER
 from _results import Results, results
 from _spark import PARTITIONS, TreeStopwatch
 from odradek.spark.session import session
@@ -157,7 +158,11 @@ def measure(measured: Results, cases: Sequence[Case], rounds: int) -> Iterator[t
 
 
 def main() -> None:
-    with results(__file__, __doc__) as measured, tempfile.TemporaryDirectory() as scratch, KafkaBroker() as broker:
+    with (
+        results(__file__, __doc__) as measured,
+        tempfile.TemporaryDirectory() as scratch,
+        KafkaBroker(**BROKER) as broker,
+    ):
         rows, rounds = (200_000, 2) if measured.quick else (5_000_000, 5)
         (process,) = [each for each in psutil.Process().children() if "java" in each.name()]
         workload = Workload(broker.bootstrap, process.pid, Path(scratch))

@@ -158,6 +158,11 @@ def test_a_broker_that_dies_at_the_start_shows_its_log_and_names_the_file() -> N
     log.unlink()
 
 
+def test_options_of_java_go_before_those_of_a_quick_start() -> None:
+    with pytest.raises(ServerError, match="TieredStopAtLevel=9 is outside the allowed range"):
+        KafkaBroker("0.8.2.2", java_options=["-XX:TieredStopAtLevel=9"]).start()
+
+
 def test_the_log_is_kept_when_the_block_ends_with_an_error() -> None:
     with pytest.raises(AssertionError) as caught, KafkaBroker("0.8.2.2") as broker:
         log = broker.log_path

@@ -57,6 +57,7 @@ RULES = {
     "zookeeper": arguments.optional(arguments.instance(ZooKeeperServer, "a ZooKeeperServer")),
     "java": arguments.optional(arguments.path(exists=False)),
     "heap": arguments.text("a size for -Xmx"),
+    "java_options": arguments.sequence(arguments.text("an option of Java"), "a sequence of options"),
 }
 
 
@@ -88,6 +89,8 @@ class KafkaBroker(JavaServer):
             that starts and ends with the broker. One server may have many brokers.
         java: A `java` executable or Java home; by default see `odradek.java.find_java`.
         heap: Java's `-Xmx`.
+        java_options: Further options of Java for the broker, which go before those that make it start soon: a collector
+            of one thread and the quickest compiler.
 
     Raises:
         ConfigError: There is no such version, or it does not have this mode or a listener. At `start`: the port is
@@ -111,6 +114,7 @@ class KafkaBroker(JavaServer):
         zookeeper: ZooKeeperServer | None = None,
         java: str | os.PathLike[str] | None = None,
         heap: str = "256m",
+        java_options: Sequence[str] = (),
     ) -> None:
         arguments.check_all(
             RULES,
@@ -126,6 +130,7 @@ class KafkaBroker(JavaServer):
             zookeeper=zookeeper,
             java=java,
             heap=heap,
+            java_options=java_options,
         )
         super().__init__()
         self.setup = ClusterSetup(release(version), mode, listeners, users, certificate, zookeeper, java)
@@ -133,7 +138,7 @@ class KafkaBroker(JavaServer):
         self.config = dict(config or {})
         if proxied and self.setup.release.number < (0, 8, 1):
             raise ConfigError(f"proxied: Kafka {version} advertises the address at which it listens and no other")
-        self._java, self._heap = java, heap
+        self._java, self._heap, self._java_options = java, heap, tuple(java_options)
         if proxied and port:
             raise ConfigError(f"port={port}: a broker with proxied=True is reached at a free port, that of its proxy")
         self._proxied, self._port = proxied, port
@@ -372,6 +377,7 @@ class KafkaBroker(JavaServer):
         options = self._archive.options(self._directory())
         if self.mechanisms:
             options.append(f"-Djava.security.auth.login.config={self._jaas_path()}")
+        options.extend(self._java_options)
         command = java_command(self.setup.release, self._java, self._heap, self._directory(), options)
         return [*command, "kafka.Kafka", str(self._config_path())]
 

@@ -33,6 +33,7 @@ class BrokerOptions(TypedDict, total=False):
     zookeeper: ZooKeeperServer | None
     java: str | os.PathLike[str] | None
     heap: str
+    java_options: Sequence[str]
 
 
 class _ClusterBroker(KafkaBroker):
@@ -52,7 +53,7 @@ class KafkaCluster(Lifecycle):
         version: As for KafkaBroker.
         size: Number of brokers.
         options: `mode`, `listeners`, `users`, `certificate`, `proxied`, `config`, `zookeeper`, `java`,
-            `heap`, as for KafkaBroker.
+            `heap`, `java_options`, as for KafkaBroker.
     """
 
     def __init__(self, version: str = NEWEST, size: int = 3, **options: Unpack[BrokerOptions]) -> None:
