@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -305,6 +307,36 @@ def test_buckets_and_hours_divide_as_the_format_has_them(tmp_path: Path, kind: s
 
         result = load_catalog("odradek", **table.options.catalog).load_table("shop.orders")
         assert result.scan(row_filter="topic == 'orders'").to_arrow().num_rows == 1
+
+
+DIVIDING: Sequence[tuple[pa.DataType, list[Any]]] = [
+    (pa.date32(), [date(2026, 1, 31), date(1, 1, 1), None]),
+    (pa.timestamp("us", tz="UTC"), [datetime(2026, 1, 31, 1, 2, 3, 4, UTC), None]),
+    (pa.timestamp("us"), [datetime(2026, 1, 31, 1, 2, 3, 4), None]),
+    (pa.bool_(), [True, False, None]),
+    (pa.decimal128(20, 8), [Decimal("0.00000001"), Decimal(0), Decimal("12.5"), None]),
+]
+
+
+@KINDS
+@pytest.mark.parametrize(("column", "values"), DIVIDING, ids=[str(column) for column, _ in DIVIDING])
+def test_a_column_with_one_value_divides_a_table(
+    tmp_path: Path, kind: str, column: pa.DataType, values: list[Any]
+) -> None:
+    table, data = divided(tmp_path, kind, column, values)
+    files = [write(table, f"{row}", data.slice(row, 1)) for row in range(len(values))]
+    table.append(files, commit(1, 10))
+    stored = pa.Table.from_batches(table.rows(["offset", "by"], None))
+    assert stored.sort_by("offset")["by"].to_pylist() == values
+
+
+def divided(root: Path, kind: str, column: pa.DataType, values: Sequence[Any]) -> tuple[Table, pa.Table]:
+    """Return a new table that is divided by a column, and rows for it."""
+    schema = pa.schema([("offset", pa.int64()), ("by", column)])
+    table = make_table(options(root, kind, ("by",)))
+    assert not table.refresh()
+    table.create(schema, Commit("orders", 0))
+    return table, pa.table([list(range(len(values))), list(values)], schema=schema)
 
 
 def test_a_log_without_the_newest_record_is_refused(tmp_path: Path) -> None:

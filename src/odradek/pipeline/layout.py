@@ -251,13 +251,15 @@ def partition_values(columns: Sequence[PartitionColumn], rows: pa.Table, kind: s
     """Return the partition values of rows, one column for each partition column.
 
     In Delta tables and plain files they are dates and hours of the day in `zone`; in Iceberg days and hours since the
-    epoch.
+    epoch, as all of its dates and times are numbers.
     """
     return pa.table({each.name: _values(each, rows[each.source].combine_chunks(), kind, zone) for each in columns})
 
 
 def _values(column: PartitionColumn, values: Any, kind: str, zone: str) -> Any:
     if column.transform == "identity":
+        if kind == "iceberg" and pa.types.is_temporal(values.type):
+            return values.cast(pa.int32() if pa.types.is_date(values.type) else pa.int64())
         return values
     if column.argument:
         return _transformed(column, values)
