@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from odradek.errors import ConfigError
 from odradek.pipeline.commits import Commit
 from odradek.pipeline.errors import TableConflict, TableHistoryLost, TableMismatch
 from odradek.pipeline.layout import Storage, parse_columns, partition_values
@@ -315,6 +316,7 @@ DIVIDING: Sequence[tuple[pa.DataType, list[Any]]] = [
     (pa.timestamp("us"), [datetime(2026, 1, 31, 1, 2, 3, 4), None]),
     (pa.bool_(), [True, False, None]),
     (pa.decimal128(20, 8), [Decimal("0.00000001"), Decimal(0), Decimal("12.5"), None]),
+    (pa.binary(), ["Z\u00fcrich".encode(), b"a/b", None]),
 ]
 
 
@@ -328,6 +330,13 @@ def test_a_column_with_one_value_divides_a_table(
     table.append(files, commit(1, 10))
     stored = pa.Table.from_batches(table.rows(["offset", "by"], None))
     assert stored.sort_by("offset")["by"].to_pylist() == values
+
+
+def test_delta_tables_are_not_divided_by_bytes_that_are_no_text(tmp_path: Path) -> None:
+    table, data = divided(tmp_path, "delta", pa.binary(), [b"\xff"])
+    with pytest.raises(ConfigError, match=r"partition_by has a column with the value b'\\xff', which is not UTF-8"):
+        table.append([write(table, "a", data)], commit(1, 10))
+    assert table.newest_batch() == 0
 
 
 def divided(root: Path, kind: str, column: pa.DataType, values: Sequence[Any]) -> tuple[Table, pa.Table]:

@@ -257,7 +257,11 @@ def _text(value: Any) -> str | None:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, bytes):
-        return value.decode("latin-1")
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            what = f"partition_by has a column with the value {value[:40]!r}, which is not UTF-8"
+            raise ConfigError(f"{what}: Delta tables cannot be divided by it") from None
     return None if value is None else str(value)
 
 
