@@ -16,7 +16,7 @@ from odradek.testing import KafkaBroker
 from ..topic_configs import alter_topic
 from .made import names, types_of
 
-__all__ = ["alter", "batch", "numbers", "recreate", "rows", "stream", "values", "write"]
+__all__ = ["alter", "batch", "delete", "numbers", "recreate", "rows", "stream", "values", "write"]
 
 
 def write(kafka: KafkaBroker, topic: str, values: Sequence[bytes], partition: int = 0, **options: Any) -> None:
@@ -27,6 +27,16 @@ def write(kafka: KafkaBroker, topic: str, values: Sequence[bytes], partition: in
             (await out.send_many(topic, values, partition=partition)).check()
 
     anyio.run(send)
+
+
+def delete(kafka: KafkaBroker, topic: str) -> None:
+    """Delete a topic."""
+
+    async def change() -> None:
+        async with od.connect(f"kafka://{kafka.bootstrap}") as k:
+            (await k.admin.delete_topics(topic)).check()
+
+    anyio.run(change)
 
 
 def recreate(kafka: KafkaBroker, topic: str, partitions: int) -> None:

@@ -19,7 +19,7 @@ from odradek.spark.readers import BatchReader
 from odradek.testing import KafkaBroker
 
 from ..brokers import foreign
-from .kafka import batch, numbers, recreate, rows, stream, values, write
+from .kafka import batch, delete, numbers, recreate, rows, stream, values, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -185,6 +185,20 @@ def test_a_topic_that_is_made_again_after_tasks_were_planned_is_data_loss(
     assert rows(lenient, tasks) == []
     following = lenient.latestOffset(end, lenient.getDefaultReadLimit())
     assert [row["value"] for row in rows(lenient, lenient.partitions(end, following))] == numbers(30, 1000)
+
+
+def test_a_topic_that_is_deleted_is_data_loss(odradek_kafka: KafkaBroker, topic: str) -> None:
+    write(odradek_kafka, topic, numbers(20))
+    by_name, by_pattern = {"subscribe": topic}, {"subscribePattern": f"^{topic}$"}
+    readers = [stream(odradek_kafka, startingOffsets="earliest", **options) for options in (by_name, by_pattern)]
+    start = readers[0].initialOffset()
+    end = [strict.latestOffset(start, strict.getDefaultReadLimit()) for strict in readers]
+    delete(odradek_kafka, topic)
+    for strict, reached in zip(readers, end, strict=True):
+        with pytest.raises(DataLoss, match=rf"{topic}/0: no broker has this partition: wanted everything from 20 on"):
+            strict.latestOffset(reached, strict.getDefaultReadLimit())
+    lenient = stream(odradek_kafka, failOnDataLoss="false", **by_name)
+    assert lenient.latestOffset(end[0], lenient.getDefaultReadLimit()) == {"v": 1, "topics": {}}
 
 
 @pytest.mark.parametrize("strict", ["true", "false"])

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from odradek.core.interfaces import RECORDS, Extent, SplitPoint
+from odradek.errors import ConfigError
 from odradek.ranges.planning import DataLoss, Loss, Range, in_current_topics, of_topics, topic_ids
 from odradek.spark.readers import StreamReader
 from odradek.spark.source import OdradekSource
@@ -47,7 +48,8 @@ class Logs:
 
 
 def stream(logs: Logs, **options: object) -> StreamReader:
-    named = names(subscribe="t", startingOffsets="earliest", **options) | {"kafka.bootstrap.servers": "none:9092"}
+    wanted = {"subscribe": "t", "startingOffsets": "earliest", **options}
+    named = names(**wanted) | {"kafka.bootstrap.servers": "none:9092"}
     reader = OdradekSource(named).streamReader(types_of(["value"]))
     assert isinstance(reader, StreamReader)
     reader._logs = logs  # type: ignore[assignment]
@@ -165,6 +167,88 @@ def test_without_ids_nothing_is_compared() -> None:
     logs = {P: Extent(0, 30)}
     assert topic_ids(logs) == {} and of_topics(logs, {"t": OLD}) == logs
     assert in_current_topics({P: Position(9)}, {"t": OLD}, logs, {}) == ({P: 9}, [])
+
+
+# ---- topics that are deleted, and not made again -------------------------------------------------------------
+
+
+IDS = pytest.mark.parametrize("topic_id", [OLD, ""], ids=["with id", "without id"])
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("odradek.ranges.catalog.SHOWN_WITHIN_S", 0.0)
+
+
+@IDS
+@pytest.mark.usefixtures("impatient")
+def test_a_deleted_topic_is_data_loss(topic_id: str) -> None:
+    logs = Logs(topic_id, 100, 50)
+    reader, start = stream(logs), offsets(topic_id or None, 100, 50)
+    assert reader.latestOffset(start, ALL) == start
+    logs.make(topic_id)
+    with pytest.raises(DataLoss, match=r"t/0: no broker has this .* everything from 100 on; t/1: .* 50 on") as lost:
+        reader.latestOffset(start, ALL)
+    assert lost.value.hint.startswith("failOnDataLoss=false")
+
+
+@IDS
+@pytest.mark.usefixtures("impatient")
+def test_a_query_goes_on_without_a_deleted_topic_if_the_options_say_so(
+    topic_id: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    logs = Logs(topic_id, 100)
+    reader, start = stream(logs, failOnDataLoss="false"), offsets(topic_id or None, 100)
+    logs.make(topic_id)
+    for _ in range(3):
+        start = reader.latestOffset(before := start, ALL)
+        assert ranges(reader, before, start) == []
+    assert start == {"v": 1, "topics": {}}
+    assert [record.message for record in caplog.records] == [
+        "data was lost, continuing after it: t/0: no broker has this partition: wanted everything from 100 on"
+    ]
+    logs.make(NEW if topic_id else "", 300)
+    begin = reader.latestOffset(start, ALL)
+    assert ranges(reader, begin, reader.latestOffset(begin, ALL)) == [Range(P, 0, 300)]
+
+
+def test_a_topic_that_a_broker_does_not_know_for_a_moment_has_lost_nothing() -> None:
+    class NewBroker(Logs):
+        answers = 2
+
+        def extents(self) -> dict[TopicPartition, Extent]:
+            self.answers -= 1
+            return {} if self.answers >= 0 else super().extents()
+
+    assert stream(NewBroker(OLD, 100)).latestOffset(offsets(OLD, 95), ALL) == offsets(OLD, 100)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_run_with_an_end_notices_a_deleted_topic() -> None:
+    logs = Logs(OLD, 100)
+    reader = stream(logs)
+    reader.prepareForTriggerAvailableNow()
+    logs.make(OLD)
+    with pytest.raises(DataLoss, match="no broker has this partition"):
+        reader.latestOffset(offsets(OLD, 40), ALL)
+
+
+def test_a_topic_that_the_options_no_longer_name_stays_where_it_is() -> None:
+    reader, start = stream(Logs(OLD, 100)), offsets(OLD, 100)
+    start["topics"]["former"] = {"0": 7}
+    assert reader.latestOffset(start, ALL) == start
+
+
+def test_a_topic_that_the_options_name_since_the_query_was_restarted_has_to_exist(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    start, logs = offsets(OLD, 100), Logs(OLD, 100)
+    with pytest.raises(ConfigError, match=r"nothing has mistyped now: .* subscribePattern waits"):
+        stream(logs, subscribe="t,mistyped").latestOffset(start, ALL)
+    lenient = stream(logs, subscribe="t,mistyped", failOnDataLoss="false")
+    assert lenient.latestOffset(start, ALL) == lenient.latestOffset(start, ALL) == start
+    (record,) = caplog.records
+    assert record.message == "nothing has mistyped now: no live broker, and no directory"
 
 
 # ---- without ids: brokers before 2.8 -------------------------------------------------------------------------

@@ -30,6 +30,7 @@ __all__ = [
     "BrokerCatalog",
     "DirectoryCatalog",
     "LogCatalog",
+    "check_exist",
     "extents_from",
     "find_logs",
     "plan",
@@ -97,17 +98,21 @@ def plan(
     return [TaskPlan(task, logs.paths({part.partition for part in task}), ids) for task in packed]
 
 
-def extents_from(logs: LogCatalog, reached: Offsets) -> dict[TopicPartition, Extent]:
-    """Return the extents of logs that were read up to `reached`. While one ends before that, they are asked for again,
-    until `SHOWN_WITHIN_S` have passed. Raises as `extents` of the logs."""
+def extents_from(
+    logs: LogCatalog, reached: Offsets, needed: Collection[TopicPartition] = ()
+) -> dict[TopicPartition, Extent]:
+    """Return the extents of logs that were read up to `reached`. While one ends before that, or one of those that are
+    `needed` is not there, they are asked for again, until `SHOWN_WITHIN_S` have passed. Raises as `extents` of the
+    logs."""
     if logs.unit.exact:  # in 0.7 a partition has one broker
         return logs.extents()
 
-    def is_shorter(extents: Extents) -> bool:
+    def is_passing(extents: Extents) -> bool:
         # Brokers that know ids of topics are of 2.8 or later.
-        return any(reached.get(at, 0) > log.latest and not log.topic_id for at, log in extents.items())
+        is_shorter = any(reached.get(at, 0) > log.latest and not log.topic_id for at, log in extents.items())
+        return is_shorter or any(partition not in extents for partition in needed)
 
-    return _extents_within(logs, is_shorter, SHOWN_WITHIN_S)
+    return _extents_within(logs, is_passing, SHOWN_WITHIN_S)
 
 
 def _extents_between(
@@ -136,19 +141,26 @@ def _extents_within(
         time.sleep(ASKED_EACH_S)
 
 
-def start_offsets(logs: LogCatalog, request: ReadRequest, current: Extents) -> dict[TopicPartition, Position]:
-    """Return the start offsets of a query that sees these logs for the first time. Raises as `plan_all`."""
+def check_exist(request: ReadRequest, current: Collection[TopicPartition]) -> None:
+    """Raise ConfigError for topics or partitions that the request names and that are not among the current ones, which
+    is an error of Spark's own source, too; or log it, if lost data is no error."""
     topics, names = request.topics, request.names
-    assigned = {resolve_broker(partition, current.keys(), names.partitions) for partition in topics.partitions}
+    assigned = {resolve_broker(partition, current, names.partitions) for partition in topics.partitions}
     missing = sorted(set(topics.names) - {partition.topic for partition in current})
-    missing += map(str, sorted(assigned - current.keys()))
-    if missing:  # which is an error of Spark's own source, too
+    missing += map(str, sorted(assigned - set(current)))
+    if missing:
         text = f"nothing has {', '.join(missing[:10])} now: no live broker, and no directory"
         if request.fail_on_data_loss:
             raise ConfigError(
                 f"{text} ({names.skip_loss} reads the logs that exist; {names.pattern} waits for topics to come)"
             )
         log.warning("%s", text)
+
+
+def start_offsets(logs: LogCatalog, request: ReadRequest, current: Extents) -> dict[TopicPartition, Position]:
+    """Return the start offsets of a query that sees these logs for the first time. Raises as `plan_all`."""
+    names = request.names
+    check_exist(request, current)
     wanted = resolve_per_partition(current, request.start, names.start)
     start = _resolve(logs, wanted, current, names.start)
     late = sorted(p for p, at in wanted.items() if isinstance(at, AtTime) and start[p] >= current[p].latest)

@@ -37,6 +37,7 @@ __all__ = [
     "clip_to_logs",
     "end_of_micro_batch",
     "end_offsets",
+    "gone",
     "has_shorter",
     "in_current_topics",
     "of_topics",
@@ -235,6 +236,12 @@ def has_shorter(gaps: Iterable[PositionGap]) -> bool:
     """Return True if one of the gaps up to the ends of logs (see `end_offsets`) is of a log that ends before its start:
     there may be nothing to read yet, but once it has grown nothing tells of the loss."""
     return any(gap.start > gap.end for gap in gaps)
+
+
+def gone(start: Offsets, known: Iterable[TopicPartition], logs: Extents) -> list[PositionGap]:
+    """Return the gaps of those of the known partitions that are not there now: what followed their start is lost."""
+    missing = ((partition, start[partition]) for partition in sorted(known) if partition not in logs)
+    return [PositionGap(partition, Loss.GONE, at, at, -1, -1, at) for partition, at in missing]
 
 
 def of_topics(logs: Extents, ids: TopicIds) -> dict[TopicPartition, Extent]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
 from odradek.core.interfaces import Extent, Extents, PositionUnit
 from odradek.errors import OdradekError
 from odradek.ranges import planning
-from odradek.ranges.catalog import extents_from, find_logs, plan, plan_all, start_offsets
+from odradek.ranges.catalog import check_exist, extents_from, find_logs, plan, plan_all, start_offsets
 from odradek.ranges.offsets import NO_OFFSETS, Offsets, ids_from_dict, offsets_from_dict, offsets_to_dict
 from odradek.ranges.projection import Projection, join_small
 from odradek.ranges.reader import ColumnsChunk, read_task
@@ -81,6 +81,7 @@ class StreamReader(_SourceReader, DataSourceStreamReader, SupportsTriggerAvailab
         self._frozen: dict[TopicPartition, Extent] | None = None
         self._seen: dict[TopicPartition, Extent] = {}
         self._reached: dict[TopicPartition, Position] = {}
+        self._is_first = True
         self._observed: deque[tuple[float, int]] = deque(maxlen=1000)
         self._last = time.monotonic()
 
@@ -99,13 +100,22 @@ class StreamReader(_SourceReader, DataSourceStreamReader, SupportsTriggerAvailab
         if self._initial is None:
             current = self._extents() if self._frozen is None else self._frozen
             start = start_offsets(self._logs, self._options, current)
+            self._is_first = False
             self._initial = offsets_to_dict(start, planning.topic_ids(current))
         return self._initial
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next micro-batch; `start` itself if it is not time for one."""
         begin, ids = offsets_from_dict(start), ids_from_dict(start)
-        current = self._extents(begin)
+        known = [] if self._logs.unit.exact else list(filter(self._options.topics.has_partition, begin))
+        current = self._extents(begin, known)
+        if self._is_first:  # a checkpoint does not have topics that the options have named since
+            check_exist(self._options, {*begin, *current})
+            self._is_first = False
+        gone = planning.gone(begin, known, current)
+        self._options.check_loss(gone)
+        for gap in gone:  # when the topic is made again, it is read from its earliest message
+            del begin[gap.partition]
         if self._frozen is not None:  # a new leader may have shown less than the former one had
             frozen = {partition: max(log.latest, begin.get(partition, 0)) for partition, log in self._frozen.items()}
             current = planning.within(current, frozen)
@@ -119,7 +129,7 @@ class StreamReader(_SourceReader, DataSourceStreamReader, SupportsTriggerAvailab
         # A run that is to end (availableNow) must not wait for more records: it would never end.
         enough = self._frozen is not None or waiting >= self._options.min_size
         is_due = waiting > 0 and (enough or time.monotonic() - self._last >= self._options.max_delay_s)
-        if not (has_new or is_due or lost or planning.has_shorter(gaps)):
+        if not (has_new or is_due or gone or lost or planning.has_shorter(gaps)):
             return start
         maximum = limit.max_rows if isinstance(limit, ReadMaxRows) else getattr(limit, "max_bytes", None)
         ends, cuts = planning.end_of_micro_batch(begin, end, current, maximum, self._logs.unit)
@@ -147,8 +157,10 @@ class StreamReader(_SourceReader, DataSourceStreamReader, SupportsTriggerAvailab
         )
         return [InputPartition(task) for task in tasks]
 
-    def _extents(self, reached: Offsets = NO_OFFSETS) -> dict[TopicPartition, Extent]:
-        self._seen = extents_from(self._logs, reached)
+    def _extents(
+        self, reached: Offsets = NO_OFFSETS, needed: Collection[TopicPartition] = ()
+    ) -> dict[TopicPartition, Extent]:
+        self._seen = extents_from(self._logs, reached, needed)
         self._observed.append((time.monotonic(), sum(log.latest for log in self._seen.values())))
         return self._seen
 
