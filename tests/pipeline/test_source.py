@@ -16,6 +16,7 @@ from odradek.pipeline.committed import open_committed
 from odradek.pipeline.config import Pipeline, SourceConfig
 from odradek.pipeline.errors import InexactRead
 from odradek.pipeline.source import LogReader, PlannedBatch, backlogs, coverage, next_batch
+from odradek.pipeline.status import status
 from odradek.pipeline.verify import verify
 from odradek.ranges.planning import Range, within
 from odradek.types import Position, TopicPartition
@@ -93,6 +94,24 @@ def test_a_missing_partition_stays_where_it_is_and_has_no_known_lag() -> None:
     present, missing = backlogs(reached, {P0: Extent(0, 30)})
     assert present.waiting == 20
     assert (missing.partition, missing.waiting, missing.latest) == (P1, None, -1)
+
+
+def test_a_topic_that_the_flow_does_not_have_any_more_is_no_problem_and_goes_on_when_it_has_it_again(
+    tmp_path: Path,
+) -> None:
+    work, file = Workspace(tmp_path), tmp_path / "pipeline.toml"
+    with_all = file.read_text()
+    work.append(numbers(0, 10))
+    work.append(numbers(0, 10), "clicks")
+    assert not work.run().failed
+    work.append(numbers(10, 5), "clicks")
+    work.append(numbers(10, 5))
+    file.write_text(with_all.replace('".*"', '"orders"'))
+    (flow,) = work.run().flows
+    assert (flow.rows, flow.lag_after, flow.failed, list(flow.partitions)) == (5, 0, False, ["orders/1-0"])
+    assert not status(work.pipeline, "orders").problems
+    file.write_text(with_all)
+    assert [flow.rows for flow in work.run().flows] == [5]
 
 
 def test_a_run_stops_where_the_logs_ended_at_its_start() -> None:

@@ -235,7 +235,9 @@ class FlowRun:
     def refresh_backlog(self, extents: dict[TopicPartition, Extent] | None = None) -> int:
         """Look at the logs; return the size of what is not in the table."""
         self._extents = extents if extents is not None else self._current_extents()
-        self.backlog = backlogs(to_positions(self.newest.end), self._extents, self.newest.topic_ids)
+        known = backlogs(to_positions(self.newest.end), self._extents, self.newest.topic_ids)
+        # The table also knows topics that the flow does not have any more: if it has them again, they go on there.
+        self.backlog = [log for log in known if self._source.topics.has_partition(log.partition)]
         missing = set(self._source.topics.names) - {partition.topic for partition in self._extents}
         self._missing = [f"topic {topic} does not exist" for topic in sorted(missing)]
         return self.waiting
