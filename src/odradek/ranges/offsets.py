@@ -77,8 +77,9 @@ def ids_from_dict(value: Any) -> dict[str, str]:
 
 def offsets_from_dict(value: Any) -> dict[TopicPartition, Position]:
     """The inverse of `offsets_to_dict`, also of offsets as Spark's own source has them in its checkpoints: without
-    version, `{"orders":{"0":123}}`. Raises ConfigError, which says what is not as it should be."""
-    if isinstance(value, dict) and value and all(isinstance(each, dict) and each for each in value.values()):
+    version, `{"orders":{"0":123}}`, or `{}` before there is a topic. Raises ConfigError, which says what is not as it
+    should be."""
+    if isinstance(value, dict) and all(isinstance(each, dict) and each for each in value.values()):
         value = {"v": VERSION, "topics": value}
     if not isinstance(value, dict) or value.keys() - {"ids"} != {"v", "topics"}:
         raise ConfigError(f'offsets are {{"v":{VERSION},"topics":{{...}}}}, not {shown(value)}')
