@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.errors import ConfigError, Unsupported
+from odradek.ranges.projection import HEADERS
 from odradek.ranges.request import ClusterConnection
 from odradek.spark.options import SINK_REFUSED_KAFKA, SinkOptions, parse_sink
 from odradek.spark.schema import BadRow, DestinationRows, RowLayout, layout
@@ -194,6 +195,19 @@ def test_a_row_that_cannot_be_written_is_named(row: tuple[Any, ...], says: str) 
         ALL.groups([batch([good] * 2), batch([good, row, row])], 1000)
     again = pickle.loads(pickle.dumps(caught.value))
     assert (again.row, str(again)) == (1003, str(caught.value))
+
+
+@pytest.mark.parametrize("bad", [{"key": None, "value": b"v"}, None], ids=["name", "header"])
+def test_a_header_without_a_name_is_an_error_of_its_row(bad: Any) -> None:
+    good = [{"key": "a", "value": None}, {"key": "b", "value": b"v"}]
+    rows = [
+        pa.record_batch({"value": pa.array([b""] * len(headers)), "headers": pa.array(headers, HEADERS.arrow)})
+        for headers in ([good, [], None], [None, good, [*good, bad]])
+    ]
+    with pytest.raises(BadRow, match="row 1005 of the task: the name of a header is null"):
+        RowLayout("t", ("headers",)).groups(rows, 1000)
+    (group,) = RowLayout("t", ("headers",)).groups(rows[:1], 0)
+    assert group.rows["headers"].to_pylist() == [good, [], None]
 
 
 def test_what_is_no_partition_of_an_int_is_refused_in_a_bigint_too() -> None:

@@ -135,6 +135,11 @@ class RowLayout(NamedTuple):
         for name, may_be_null in (("value", self.nullable), ("topic", bool(self.topic))):
             if not may_be_null and table[name].null_count:
                 raise BadRow(first_row + _first(pc.is_null(table[name])), f"{name} is null")
+        if "headers" in self.more:
+            headers = table["headers"].combine_chunks()
+            if (header := _first(pc.is_null(pc.struct_field(pc.list_flatten(headers), "key")))) >= 0:
+                row = pc.list_parent_indices(headers)[header].as_py()
+                raise BadRow(first_row + row, "the name of a header is null: only its value may be")
         numbers: dict[str, Any] = {name: table[name] for name in self.partition}
         if len(numbers) > 1 and (row := _first(pc.not_equal(*map(pc.is_null, numbers.values())))) >= 0:
             raise BadRow(first_row + row, f"{' and '.join(numbers)} must both be null, or neither")
