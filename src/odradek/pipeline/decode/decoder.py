@@ -33,9 +33,13 @@ RESERVED = frozenset((
 ERROR = "error"  # column of the reader: why an entry of the log is damaged, or null
 
 
+_RESERVED = frozenset(name.casefold() for name in RESERVED)
+
+
 def stored_name(name: str) -> str:
-    """Return a field's name in the table; names of the table's own columns get an underscore."""
-    return f"{name}_" if name in RESERVED else name
+    """Return a field's name in the table; names of the table's own columns, in any case, get an underscore: most
+    readers ignore case."""
+    return f"{name}_" if name.casefold() in _RESERVED else name
 
 
 class Decoded(NamedTuple):
