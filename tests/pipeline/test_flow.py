@@ -423,6 +423,17 @@ time = "at"
 
 
 @KINDS
+def test_a_field_that_differs_from_a_column_in_case_alone_is_refused(tmp_path: Path, kind: str) -> None:
+    work = Workspace(tmp_path, kind, more=JSON)
+    work.append([b'{"id": 1, "user": "u", "at": "2026-01-01T00:00:00Z"}'])
+    assert not work.run().failed
+    work.more = JSON.replace("user string", "User string")
+    work.write_file()
+    assert "column User is user in the table, and most readers ignore case" in work.error()
+    assert "User" not in work.table.schema.names
+
+
+@KINDS
 def test_json_becomes_columns_and_what_is_wrong_becomes_dead_letters(tmp_path: Path, kind: str) -> None:
     work = Workspace(tmp_path, kind, more=JSON, run_lines="max_error_percent = 60", sink='partition_by = ["date"]')
     good = [

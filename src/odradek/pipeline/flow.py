@@ -223,13 +223,14 @@ class FlowRun:
 
         Raises:
             ConfigError: The file names columns that there are not, or a schema cannot be read.
-            TableMismatch: The table is partitioned in another way.
+            TableMismatch: The table is partitioned in another way, or has a column whose name differs in case.
         """
         topics = {partition.topic for partition in self._extents or {}} or set(self._source.topics.names)
         self._decoding = self.flow.decode.decoding().with_newest_schema(sorted(topics))
         schema = self._schema()
         if self.table.exists:
             self.table.check()
+            self.table.check_names(schema)
         return schema
 
     def refresh_backlog(self, extents: dict[TopicPartition, Extent] | None = None) -> int:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from odradek.errors import ConfigError
 from odradek.pipeline.commits import PROPERTY, Commit
-from odradek.pipeline.errors import StorageError, TableConflict, TableHistoryLost
+from odradek.pipeline.errors import StorageError, TableConflict, TableHistoryLost, TableMismatch
 from odradek.pipeline.layout import PartitionColumn, Storage
 from odradek.pipeline.merge import MergeRule
 from odradek.ranges.planning import Range
@@ -135,6 +135,15 @@ class Table(ABC):
     @abstractmethod
     def evolve(self, schema: pa.Schema) -> None:
         """Add the columns that it lacks. Raises TableMismatch for a column that has another type."""
+
+    def check_names(self, schema: pa.Schema) -> None:
+        """Raise TableMismatch for a column that it lacks, but for the case of the name: most readers ignore case."""
+        names = set(self.schema.names)
+        known = {name.casefold(): name for name in names}
+        for name in schema.names:
+            if name not in names and (there := known.get(name.casefold())) is not None:
+                what = f"column {name} is {there} in the table, and most readers ignore case"
+                raise TableMismatch(self.where, what)
 
     # ---- records ---------------------------------------------------------------------------------------------
 
