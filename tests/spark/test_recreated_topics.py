@@ -212,7 +212,8 @@ def test_a_query_goes_on_without_a_deleted_topic_if_the_options_say_so(
     assert ranges(reader, begin, reader.latestOffset(begin, ALL)) == [Range(P, 0, 300)]
 
 
-def test_a_topic_that_a_broker_does_not_know_for_a_moment_has_lost_nothing() -> None:
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_a_topic_that_a_broker_does_not_know_for_a_moment_has_lost_nothing(strict: str) -> None:
     class NewBroker(Logs):
         answers = 2
 
@@ -220,7 +221,11 @@ def test_a_topic_that_a_broker_does_not_know_for_a_moment_has_lost_nothing() -> 
             self.answers -= 1
             return {} if self.answers >= 0 else super().extents()
 
-    assert stream(NewBroker(OLD, 100)).latestOffset(offsets(OLD, 95), ALL) == offsets(OLD, 100)
+    logs = NewBroker(OLD, 100)
+    reader = stream(logs, failOnDataLoss=strict)
+    assert reader.latestOffset(offsets(OLD, 95), ALL) == offsets(OLD, 100)
+    logs.answers = 2
+    assert ranges(reader, offsets(OLD, 95), offsets(OLD, 100)) == [Range(P, 95, 100)]
 
 
 @pytest.mark.usefixtures("impatient")

@@ -43,8 +43,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SHOWN_WITHIN_S = 5.0
-"""Time after which a log that ends before what was read of it was cut (s): a broker before 2.2 that has just become the
-leader may show less for a moment than others had shown (KIP-207)."""
+"""Time after which a log that ends before what was read of it was cut, and one that is not there was deleted (s). A
+broker before 2.2 that has just become the leader may show less for a moment than others had shown (KIP-207), and one
+that has just started may not know every topic."""
 
 ASKED_EACH_S = 0.2
 
@@ -120,11 +121,12 @@ def _extents_between(
 ) -> dict[TopicPartition, Extent]:
     """Return the extents of logs to be read between two offsets. In 0.7 a broker that is away takes its logs with it:
     what is to be read of them is waited for until the deadline of the request."""
+    needed = [partition for partition, last in end.items() if start.get(partition, last) != last]
     if not (isinstance(logs, BrokerCatalog) and logs.names_brokers):
-        return extents_from(logs, end)
+        return extents_from(logs, end, needed)
 
     def lacks_some(extents: Extents) -> bool:
-        return any(start.get(partition, last) != last for partition, last in end.items() if partition not in extents)
+        return any(partition not in extents for partition in needed)
 
     return _extents_within(logs, lacks_some, request.deadline_s)
 
