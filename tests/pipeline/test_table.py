@@ -226,6 +226,24 @@ def test_delta_refuses_another_type_and_says_what_to_do(tmp_path: Path) -> None:
         table.evolve(pa.schema([pa.field("offset", pa.int32())]))
 
 
+def test_bytes_of_a_fixed_size_are_bytes_in_delta_tables(tmp_path: Path) -> None:
+    table = created(tmp_path, "delta")
+    nested = pa.struct([pa.field("hash", pa.binary(16))])
+    wanted = pa.schema([*SCHEMA, pa.field("id", pa.binary(4)), pa.field("more", nested)])
+    for _ in range(2):
+        table.evolve(wanted)
+    assert table.file_schema().field("id").type == pa.binary()
+    assert table.file_schema().field("more").type == pa.struct([pa.field("hash", pa.binary())])
+
+
+def test_delta_refuses_a_column_that_it_has_no_type_for(tmp_path: Path) -> None:
+    fields = [pa.field("offset", pa.int64()), pa.field("at", pa.time64("us"))]
+    table = make_table(options(tmp_path, "delta", ()))
+    with pytest.raises(TableMismatch, match=r"column at is time64\[us\], which Delta tables cannot have"):
+        table.create(pa.schema(fields), Commit("orders", 0))
+    assert not table.refresh()
+
+
 @pytest.mark.parametrize(
     ("settings", "name"),
     [

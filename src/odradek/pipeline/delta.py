@@ -63,6 +63,7 @@ class DeltaTable(Table):
         return self.exists
 
     def create(self, schema: pa.Schema, first: Commit) -> None:
+        schema = self._stored(schema)
         try:
             deltalake.DeltaTable.create(
                 self.where, schema, mode="error", partition_by=self._partitions, storage_options=self._store,
@@ -110,7 +111,7 @@ class DeltaTable(Table):
         return features
 
     def evolve(self, schema: pa.Schema) -> None:
-        known = {field.name: field.type for field in self.schema}
+        schema, known = self._stored(schema), {field.name: field.type for field in self.schema}
         for field in schema:
             if known.get(field.name, field.type) != field.type:
                 what = (
@@ -122,6 +123,19 @@ class DeltaTable(Table):
         if new:
             self.loaded.alter.add_columns(list(deltalake.Schema.from_arrow(pa.schema(new)).fields))
             self.refresh()
+
+    def _stored(self, schema: pa.Schema) -> pa.Schema:
+        """Return a schema in the types that Delta has: bytes of a fixed size, as of Avro, are bytes. Raises
+        TableMismatch for a column that it has no type for."""
+        fields: list[pa.Field[Any]] = []
+        for field in schema:
+            try:
+                stored: Any = deltalake.Schema.from_arrow(pa.schema([field])).to_arrow()
+                fields += pa.schema(stored)
+            except Exception as error:  # deltalake raises no other class
+                what = f"column {field.name} is {field.type}, which Delta tables cannot have"
+                raise TableMismatch(self.where, what) from error
+        return pa.schema(fields)
 
     # ---- records ---------------------------------------------------------------------------------------------
 
