@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Timer
 
 import pytest
 from pyspark.sql.datasource import InputPartition
@@ -449,6 +450,23 @@ def test_a_lost_connection_is_restored(
     proxy.cut_after(server_bytes=2000)
     assert read_all(reader, planned) == rows_of(broker.log_dir, 3, "orders")
     assert proxy.statistics().connections > 2
+
+
+def test_rows_that_are_taken_slowly_leave_a_lost_connection_all_of_the_time(
+    broker: Kafka07Broker, odradek_fault_proxy: Callable[[str, int], FaultProxy]
+) -> None:
+    append(broker, "orders", [bytes(100_000)] * 50)
+    proxy = odradek_fault_proxy(broker.host, broker.port)
+    options = {"fetchBytes": "100k", "fetchAhead": 1, "kafkaConsumer_pollTimeoutMs": 500}
+    reader = batch_reader(kafka_broker_list=f"3:{proxy.address}", subscribe="orders", maxPartitions=1, **options)
+    (task,) = reader.partitions()
+    rows = reader.read(task)
+    count = next(rows).num_rows
+    time.sleep(1)
+    proxy.refuse()
+    proxy.cut()
+    Timer(0.2, proxy.accept).start()
+    assert count + sum(batch.num_rows for batch in rows) == len(rows_of(broker.log_dir, 3, "orders"))
 
 
 def test_a_broker_that_stays_away_ends_the_task_in_time(broker: Kafka07Broker) -> None:

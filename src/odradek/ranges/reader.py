@@ -191,10 +191,7 @@ class _RangeTask:
             position = Position(self._start)
             self._decoder = api.decoder(self._part.partition, position, self._request.decoder_options(defer=True))
         decoder, begin = self._decoder, self._decoder.position
-        topic, left = self._part.partition.topic, self._part.end - decoder.fetch_position
-        if not self._exact:
-            left = int(left * self._reader.offset_bytes.get(topic, FIRST_BYTES)) + MIN_FETCH_BYTES
-        size, claimed = await self._reader.claim(topic, left)
+        size, claimed = await self._claim(self._part.end - decoder.fetch_position)
         fetch = PartitionFetch(decoder, size)
         failure: OdradekError | None = None
         try:
@@ -212,6 +209,16 @@ class _RangeTask:
         elif not fetch.received:
             return await self._on_empty_response(broker, fetch)
         return True
+
+    async def _claim(self, left: int) -> tuple[int, int]:
+        """Return what `RangeReader.claim` does, for this much of the range."""
+        topic = self._part.partition.topic
+        if not self._exact:
+            left = int(left * self._reader.offset_bytes.get(topic, FIRST_BYTES)) + MIN_FETCH_BYTES
+        size, claimed = await self._reader.claim(topic, left)
+        if not self._attempts:  # rows that are taken slowly do not use up the time for bytes to come
+            self._progress_at = anyio.current_time()
+        return size, claimed
 
     async def _hand_over(self, fetch: PartitionFetch, begin: int, claimed: int) -> None:
         """Deliver what was decoded from `begin` on, then raise what came in its way."""
