@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,28 @@ def test_a_null_is_a_partition_of_its_own(tmp_path: Path) -> None:
         (None, (1, 3)),
         ("a", (2,)),
     }
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "folder"),
+    [
+        (pa.binary(), "Z\u00fcrich 1".encode(), "by=Z%C3%BCrich%201"),
+        (pa.decimal128(20, 8), Decimal("0.00000001"), "by=0.00000001"),
+        (pa.bool_(), True, "by=true"),
+        (pa.date32(), date(2026, 1, 31), "by=2026-01-31"),
+        (pa.string(), None, "by=__HIVE_DEFAULT_PARTITION__"),
+    ],
+    ids=str,
+)
+def test_folders_of_plain_files_have_the_values_as_text(
+    tmp_path: Path, kind: pa.DataType, value: Any, folder: str
+) -> None:
+    schema = pa.schema({"offset": pa.int64()})
+    target = WriteTarget(Storage(str(tmp_path), "parquet"), schema, "parquet", parse_columns(("by",), "delta"))
+    with FileWriter(target) as writer:
+        writer.add(pa.record_batch({"offset": pa.array([1]), "by": pa.array([value], kind)}))
+        (file,) = writer.finish()
+    assert file.path.split("/")[0] == folder
 
 
 def test_values_of_any_length_and_with_any_characters_have_a_folder(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from odradek.errors import ConfigError
 from odradek.pipeline.commits import Commit
 from odradek.pipeline.errors import TableConflict, TableHistoryLost, TableMismatch
-from odradek.pipeline.layout import RECORD_TIME, storage_errors
+from odradek.pipeline.layout import RECORD_TIME, partition_text, storage_errors
 from odradek.pipeline.merge import DELETED, FIRST_TIME, LAST_TIME, MergeRule, last_rows, read_files, unique_rows
 from odradek.pipeline.table import UNLISTED_S, DataFile, ListedFile, Table, TableOptions
 
@@ -262,21 +262,8 @@ def _condition(rule: MergeRule, rows: pa.Table) -> str:
 
 def _action(file: DataFile, commit: Commit) -> AddAction:
     statistics = json.dumps(column_statistics(file.footer), ensure_ascii=False)
-    partition = {name: _text(value) for name, value in file.partition.items()}
+    partition = {name: partition_text(value) for name, value in file.partition.items()}
     return AddAction(quote(file.path, safe="/="), file.size, partition, int(commit.written * 1000), True, statistics)
-
-
-def _text(value: Any) -> str | None:
-    """Return a partition value as Delta's log has it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            what = f"partition_by has a column with the value {value[:40]!r}, which is not UTF-8"
-            raise ConfigError(f"{what}: Delta tables cannot be divided by it") from None
-    return None if value is None else str(value)
 
 
 # ---- statistics of a file, by which readers skip it ----------------------------------------------------------

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 from urllib.parse import unquote, urlsplit
@@ -26,7 +27,7 @@ from odradek.types import KiB
 
 __all__ = [
     "RECORD_TIME", "TIME", "PartitionColumn", "Storage", "column_types", "fitted", "floor_hours", "local_hours",
-    "parse_columns", "partition_values", "resolve_location", "storage_errors",
+    "parse_columns", "partition_text", "partition_values", "resolve_location", "storage_errors",
 ]  # fmt: skip
 
 pc: Any = pyarrow.compute
@@ -268,6 +269,22 @@ def _values(column: PartitionColumn, values: Any, kind: str, zone: str) -> Any:
         return day if column.transform == "date" else pc.divide(floor_hours(values), 3600).cast(pa.int32())
     hours = local_hours(values, zone)
     return pc.hour(hours).cast(pa.int32()) if column.transform == "hour" else hours.cast(pa.date32(), safe=False)
+
+
+def partition_text(value: Any) -> str | None:
+    """Return a partition value as text: as the log of a Delta table has it, and the folder of a plain file. Raises
+    ConfigError for bytes that are none."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            what = f"partition_by has a column with the value {value[:40]!r}, which is not UTF-8"
+            raise ConfigError(f"{what}: only Iceberg tables can be divided by it") from None
+    return None if value is None else str(value)
 
 
 def _transformed(column: PartitionColumn, values: Any) -> Any:

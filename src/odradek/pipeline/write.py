@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from odradek._arrays import group_rows
-from odradek.pipeline.layout import PartitionColumn, Storage, fitted, partition_values, storage_errors
+from odradek.pipeline.layout import PartitionColumn, Storage, fitted, partition_text, partition_values, storage_errors
 from odradek.pipeline.table import DataFile
 from odradek.types import KiB, MiB
 
@@ -223,7 +223,8 @@ class _File:
 def _folder(partition: Mapping[str, Any], kind: str) -> str:
     """Return the folder of a partition. In a table it is for people, and may be cut off: what counts is in the table's
     log, which has paths encoded, so nothing is encoded twice. Plain files have nothing else, as Hive writes them."""
-    values = {name: HIVE_NULL if value is None else value for name, value in partition.items()}
+    text = partition_text if kind == "parquet" else str
+    values = {name: HIVE_NULL if value is None else text(value) for name, value in partition.items()}
     names = [f"{quote(name, safe='')}={quote(str(value), safe='')}" for name, value in values.items()]
     if kind != "parquet":
         names = [name.replace("%", "_")[:FOLDER_LENGTH] for name in names]
