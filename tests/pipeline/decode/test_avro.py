@@ -146,6 +146,11 @@ def test_dead_letters_name_field_type_and_position() -> None:
             record_of(x={"type": "array", "items": {"type": "record", "name": "N", "fields": []}}),
             "an array of items without bytes has no column type",
         ),
+        (record_of(), "the Avro schema has a record without fields"),
+        (
+            record_of(x=["null", {"type": "record", "name": "N", "fields": []}]),
+            "the Avro schema has a record without fields",
+        ),
         (record_of(x=logical("bytes", "decimal", precision=39)), "a decimal of 39 digits has no column type"),
     ],
 )

@@ -40,6 +40,8 @@ class AvroDecoder(ValueDecoder):
     def __init__(self, writer: AvroSchema, reader: AvroSchema | None = None) -> None:
         self.writer, self._reader = writer, reader
         root = (reader or writer).root
+        if _lacks_fields(root):
+            raise ConfigError("the Avro schema has a record without fields, and no column has none")
         super().__init__(pa.schema(list(root.column)))
         self._wide = pa.schema(list(root.wide))
 
@@ -236,6 +238,10 @@ def parse_avro(text: str, references: tuple[str, ...] = ()) -> AvroSchema:
     if root.kind != "record":
         raise ConfigError(f"the Avro schema must be that of a record, not {root.kind}")
     return AvroSchema(root, _without_logical(schema))
+
+
+def _lacks_fields(node: AvroNode) -> bool:
+    return (node.kind == "record" and not node.children) or any(map(_lacks_fields, node.children.values()))
 
 
 def _without_logical(schema: Any) -> Any:
