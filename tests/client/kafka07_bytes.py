@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
@@ -74,14 +74,16 @@ class Kafka07LogMetadata:
         changed, self._changed = self._changed, anyio.Event()
         changed.set()
 
-    async def table_for_topic(self, name: str, *, create: bool = False) -> Kafka07RoutingTable:
+    async def table_for_topic(self, name: str, *, create: bool = False, named: bool = False) -> Kafka07RoutingTable:
         await anyio.lowlevel.checkpoint()
         return self.table
 
     async def all_topics(self) -> frozenset[str]:
         return self.table.topics
 
-    async def wait_for_newer(self, version: int) -> Kafka07RoutingTable:
+    async def wait_for_newer(
+        self, version: int, needed: Callable[[], Collection[str]] = frozenset
+    ) -> Kafka07RoutingTable:
         while self.table.version <= version:
             await self._changed.wait()
         return self.table

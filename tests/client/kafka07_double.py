@@ -11,7 +11,7 @@ All the rest, such as holding requests and cutting connections, is what `MemoryC
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -92,7 +92,7 @@ class Kafka07DoubleMetadata:
         if self.table.has_looked_up(topic):
             self._apply(TopicChanged(topic, read))
 
-    async def table_for_topic(self, name: str, *, create: bool = False) -> Kafka07RoutingTable:
+    async def table_for_topic(self, name: str, *, create: bool = False, named: bool = False) -> Kafka07RoutingTable:
         await anyio.lowlevel.checkpoint()
         if not self.table.has_looked_up(name):
             self._apply(TopicChanged(name, self._unpublished.get(name, {})))
@@ -101,7 +101,9 @@ class Kafka07DoubleMetadata:
     async def all_topics(self) -> frozenset[str]:
         raise NotImplementedError
 
-    async def wait_for_newer(self, version: int) -> Kafka07RoutingTable:
+    async def wait_for_newer(
+        self, version: int, needed: Callable[[], Collection[str]] = frozenset
+    ) -> Kafka07RoutingTable:
         changed = self._state.changed
         while self.table.version <= version:
             if not self.is_open:

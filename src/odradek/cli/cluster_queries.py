@@ -59,22 +59,13 @@ async def find_partitions(k: od.Cluster, topic: str, name: str | None = None) ->
 
     Raises click.ClickException if there are none.
     """
-    partitions = sorted(await k.partitions(topic), key=by_broker) if await _may_exist(k, topic) else []
+    partitions = sorted(await k.partitions(topic), key=by_broker)
     if not partitions:
         raise click.ClickException(f"{topic}: no broker has this topic")
     chosen = [p for p in partitions if name in (None, p.name, str(p.partition))]
     if not chosen:
         raise click.ClickException(f"{topic}: no partition {name}; choose from {', '.join(p.name for p in partitions)}")
     return chosen
-
-
-async def _may_exist(k: od.Cluster, topic: str) -> bool:
-    """Return False for a topic that does not exist: brokers before 0.11 create one whose partitions are asked for."""
-    try:
-        error = (await k.admin.describe_topics(topic)).failed.get(topic)
-    except od.Unsupported:  # 0.7, where no request creates a topic
-        return True
-    return not (isinstance(error, od.BrokerError) and error.name == "UNKNOWN_TOPIC_OR_PARTITION")
 
 
 async def extents(k: od.Cluster, topic: str) -> dict[TopicPartition, PartitionExtent]:

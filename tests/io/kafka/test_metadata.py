@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ from tests.io.limits import TimeLimit
 from odradek.core.backoff import Backoff
 from odradek.core.kafka.versions import BrokerVersions, VersionRange
 from odradek.errors import AuthFailed, BrokerError, Closed, ConfigError, OdradekError, Unreachable
+from odradek.io.kafka import metadata as metadata_module
 from odradek.io.kafka.connections import BOOTSTRAP_ID
 from odradek.io.kafka.metadata import KafkaMetadata, MetadataOptions, metadata_request
 from odradek.types import Broker, TopicPartition
@@ -56,7 +57,9 @@ class Brokers:
         self.on_ask(request)
         if self.gate is not None:
             await self.gate.wait()
-        names = self.topics if request.topics is None else [each.name for each in request.topics]
+        names: Iterable[str | None] = [each.name for each in request.topics or ()]
+        if request.topics is None or not (request.topics or self.versions.has_null_topics):
+            names = self.topics
         topics = (self.topics.get(name) or topic_response(name, error=3) for name in names)
         return metadata_response(*topics, hosts=self.hosts, error=self.error_code)
 
@@ -343,6 +346,78 @@ async def test_a_topic_that_does_not_exist_is_looked_for_ever_less_often() -> No
         brokers.topics["new"] = topic_response("new", 1)
         version = metadata.table.version
         assert (await metadata.wait_for_newer(version)).leader(TopicPartition("new", 0)) == Broker(1, "b1", 9092)
+
+
+async def test_the_longer_a_topic_has_been_waited_for_the_less_often_it_is_asked_for() -> None:
+    brokers = Brokers()
+    async with opened(brokers, MetadataOptions(backoff=Backoff(0.001, 1, 0.001))) as metadata:
+        await metadata.table_for_topic("missing")
+        await anyio.sleep(0.5)
+        assert len(brokers.asked) < 150  # with pauses of a millisecond only, about 500
+        brokers.topics["missing"] = topic_response("missing", 1)
+        with anyio.fail_after(0.4):  # a tenth of what it has waited
+            await metadata.wait_for_newer(metadata.table.version)
+        assert metadata.table.partitions("missing")
+
+
+async def test_a_topic_that_was_deleted_is_forgotten_unless_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata_module, "FORGOTTEN_S", 0.1)
+    brokers = Brokers(topic_response("deleted", 1), topic_response("needed", 1), topic_response("there", 1))
+    async with opened(brokers) as metadata, anyio.create_task_group() as tasks:
+        for topic in ("deleted", "needed", "there"):
+            await metadata.table_for_topic(topic)
+
+        async def follow() -> None:
+            version = metadata.table.version
+            while not metadata.table.partitions("needed"):
+                version = (await metadata.wait_for_newer(version, lambda: ["needed"])).version
+
+        del brokers.topics["deleted"], brokers.topics["needed"]
+        await metadata.refresh()
+        assert brokers.names_asked[-1] == ["deleted", "needed", "there"]
+        tasks.start_soon(follow)
+        with anyio.fail_after(10):
+            while brokers.names_asked[-1] != ["needed", "there"]:  # noqa: ASYNC110 - as above
+                await anyio.sleep(0.01)
+        await anyio.sleep(0.3)
+        assert brokers.names_asked[-1] == ["needed", "there"]
+        brokers.topics["needed"] = topic_response("needed", 2)
+
+
+async def test_nothing_is_asked_for_a_topic_that_was_looked_up_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata_module, "FORGOTTEN_S", 0.1)
+    brokers = Brokers()
+    async with opened(brokers) as metadata:
+        await metadata.table_for_topic("missing")
+        await anyio.sleep(0.5)
+        before = len(brokers.asked)
+        await anyio.sleep(0.2)
+        assert len(brokers.asked) == before
+        brokers.topics["missing"] = topic_response("missing", 1)
+        assert (await metadata.table_for_topic("missing")).partitions("missing")
+
+
+async def test_before_0_11_a_request_names_only_what_it_may_create() -> None:
+    brokers = Brokers(topic_response("there", 1))
+    brokers.versions = BrokerVersions({3: VersionRange(0, 2)})
+    async with opened(brokers) as metadata:
+        assert (await metadata.table_for_topic("there")).partitions("there")
+        brokers.topics["other"] = topic_response("other", 1)
+        assert not (await metadata.table_for_topic("mistyped")).partitions("mistyped")
+        assert set((await metadata.refresh()).state.topics) == {"there", "mistyped"}
+        assert not any(brokers.names_asked)
+        assert not (await metadata.table_for_topic("subscribed", named=True)).partitions("subscribed")
+        assert ["subscribed"] in brokers.names_asked
+        before = len(brokers.asked)
+        await metadata.table_for_topic("subscribed", named=True)  # it may have been deleted
+        await metadata.refresh()
+        assert not any(brokers.names_asked[before:])
+        brokers.topics["new"] = topic_response("new", 1)
+        assert (await metadata.table_for_topic("new", create=True)).partitions("new")
+        assert ["new"] in brokers.names_asked
+        brokers.topics["secret"] = topic_response("secret", error=29)
+        with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+            await metadata.table_for_topic("secret", named=True)
 
 
 async def test_everything_is_read_again_when_it_is_old() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from itertools import count
 from types import TracebackType
 from typing import Self
@@ -51,6 +51,7 @@ class Fetcher(PartitionSet):
         driver: The cluster.
         settings: Limits and waits.
         group: The group of a consumer, for the observer.
+        topics: Topics whose partitions are read when there are some.
         on_table: Called with every new routing table.
         on_resolved: Awaited with a partition and the position the broker named for it (start by meaning, or reset),
             before anything is fetched from there.
@@ -63,6 +64,7 @@ class Fetcher(PartitionSet):
         settings: FetchSettings,
         *,
         group: str | None = None,
+        topics: Iterable[str] = (),
         on_table: Callable[[RoutingTable], None] | None = None,
         on_resolved: Callable[[TopicPartition, Position], Awaitable[None]] | None = None,
         on_out_of_range: Callable[[TopicPartition], None] | None = None,
@@ -85,6 +87,7 @@ class Fetcher(PartitionSet):
         self.failure_seen = False
         """True once it was raised in the user's task."""
         self._on_table, self._on_resolved, self._on_out_of_range = on_table, on_resolved, on_out_of_range
+        self._topics = frozenset(topics)
         self._compared: RoutingTable | None = None
         self._tasks = ShieldedTaskGroup(self.fail)
         self._brokers: dict[int, BrokerFetcher] = {}
@@ -222,7 +225,10 @@ class Fetcher(PartitionSet):
             for broker in self._brokers.values():
                 broker.on_table_changed()
             self.available.notify()
-            table = await self.driver.metadata.wait_for_newer(table.version)
+            table = await self.driver.metadata.wait_for_newer(table.version, self._needed_topics)
+
+    def _needed_topics(self) -> Collection[str]:
+        return self._topics.union([cursor.partition.topic for cursor in self.cursors.values() if not cursor.at_end])
 
     # ---- called by broker fetchers ----
 

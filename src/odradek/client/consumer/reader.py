@@ -102,7 +102,7 @@ class Reader(PartitionReaderBase):
             self._commits = CommitsOfNoMember(
                 driver.offsets(group), lambda topic: driver.metadata.table.topic_id(topic)
             )
-        fetcher = Fetcher(driver, settings, on_table=self._add_new_partitions)
+        fetcher = Fetcher(driver, settings, topics=self._names, on_table=self._add_new_partitions)
         self._stream: Stream[Batch] = Stream(fetcher, Batch, endless=self._until is None)
         super().__init__(driver, fetcher, [self._stream])
 
@@ -119,7 +119,7 @@ class Reader(PartitionReaderBase):
         """
         self._enter_once()
         for name in dict.fromkeys(self._names):
-            await self._driver.metadata.table_for_topic(name)
+            await self._driver.metadata.table_for_topic(name, named=True)
         for error in (await missing_partitions(self._driver, self._exact)).values():
             raise error
         partitions = self._registered(self._driver.metadata.table)

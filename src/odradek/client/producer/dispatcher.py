@@ -116,7 +116,9 @@ class Dispatcher:
         self._flushes: dict[FlushWaiter, anyio.Event] = {}
         self._dropping = ""  # why everything unsent is given up
         self._background = ShieldedTaskGroup(self.fail)
-        self._lookups = ClusterLookups(driver.metadata, self.accumulator, options.backoff, self, self._wake_all_senders)
+        self._lookups = ClusterLookups(
+            driver.metadata, self.accumulator, options.backoff, self, self._needed_topics, self._wake_all_senders
+        )
 
     async def start(self) -> None:
         """Start the tasks. Raises Closed the second time, and what `ProducerTransactions.initialize` raises."""
@@ -190,6 +192,13 @@ class Dispatcher:
         topic = self.accumulator.topic(name, compression)
         self._lookups.load_topic(topic)
         return topic
+
+    def _needed_topics(self) -> Collection[str]:
+        """Return the topics of which there are partitions or records. Any other one is looked up again, and created,
+        when there is a record."""
+        if not self.buffer_waiters:
+            self.accumulator.forget_missing()
+        return self.accumulator.topics
 
     def try_append(
         self,

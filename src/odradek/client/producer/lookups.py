@@ -6,7 +6,7 @@ Records wait meanwhile, as long as they may; what is learned is applied to the a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -32,6 +32,7 @@ class ClusterLookups:
         accumulator: The accumulator of the producer.
         backoff: Wait between attempts after a failure.
         host: The producer.
+        needed: Returns the topics that are looked for although they do not exist.
         on_identified: Called when the producer has an identity.
     """
 
@@ -41,10 +42,11 @@ class ClusterLookups:
         accumulator: Accumulator,
         backoff: Backoff,
         host: SenderHost,
+        needed: Callable[[], Collection[str]],
         on_identified: Callable[[], None],
     ) -> None:
         self._metadata, self._accumulator, self._backoff = metadata, accumulator, backoff
-        self._host, self._on_identified = host, on_identified
+        self._host, self._needed, self._on_identified = host, needed, on_identified
         self._refreshing = self._identifying = self._checking = False
 
     def start(self) -> None:
@@ -93,7 +95,7 @@ class ClusterLookups:
 
     async def _follow_table(self) -> None:
         while True:
-            self._update_table(await self._metadata.wait_for_newer(self._accumulator.table.version))
+            self._update_table(await self._metadata.wait_for_newer(self._accumulator.table.version, self._needed))
 
     async def _refresh(self) -> None:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from odradek.types import Broker, TopicPartition
@@ -62,11 +62,12 @@ class ClusterMetadata(Protocol):
         """True if `table` is current as soon as something changes; False: a new topic may need a `refresh`."""
         ...
 
-    async def table_for_topic(self, name: str, *, create: bool = False) -> RoutingTable:
+    async def table_for_topic(self, name: str, *, create: bool = False, named: bool = False) -> RoutingTable:
         """A table that knows `name`: reads and watches it the first time, returns at once later.
 
         Args:
             create: Have the topic created if it does not exist, where asking for it makes brokers do so.
+            named: Find out whether this client may know of it, even where asking for that makes brokers create it.
         """
         ...
 
@@ -74,8 +75,12 @@ class ClusterMetadata(Protocol):
         """Every topic the cluster publishes, and keep watching for more (wildcards, listings)."""
         ...
 
-    async def wait_for_newer(self, version: int) -> RoutingTable:
-        """Wait until `table.version > version`. Cancellation: safe."""
+    async def wait_for_newer(self, version: int, needed: Callable[[], Collection[str]] = frozenset) -> RoutingTable:
+        """Wait until `table.version > version`. Cancellation: safe.
+
+        Args:
+            needed: Returns topics that are looked for meanwhile, although they do not exist.
+        """
         ...
 
     async def refresh(self) -> RoutingTable:

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from odradek.core.kafka.routing import KafkaRoutingTable
 from odradek.types import Broker, TopicPartition
+from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.schema import ZERO_UUID
 
 __all__ = ["RoutingSnapshot"]
@@ -62,6 +63,13 @@ class RoutingSnapshot:
         if described is None or described.error_code or not described.partitions:
             return True
         return any(partition.leader not in self.brokers for partition in described.partitions.values())
+
+    def is_missing(self, topic: str) -> bool:
+        """Return True if a topic does not exist or cannot be used, and not even its leaders are being elected."""
+        described = self.state.topics.get(topic)
+        if described is None:
+            return True
+        return not described.partitions and described.error_code != ErrorCode.LEADER_NOT_AVAILABLE
 
     def updated(self, state: KafkaRoutingTable) -> RoutingSnapshot:
         """Return the next version; this one if nothing has changed."""

@@ -272,6 +272,11 @@ class BrokerVersions:
         return self.has(MetadataRequest, 1)
 
     @cached_property
+    def creates_named_topics(self) -> bool:
+        """Every Metadata request creates the topics that it names, where brokers are configured to (before 0.11)."""
+        return not self.has(MetadataRequest, 4)
+
+    @cached_property
     def lists_all_brokers(self) -> bool:
         """Metadata lists every broker; else only those that have a replica of a topic that is asked for."""
         return self.release not in ("0.8.0", "0.8.1")

@@ -479,6 +479,13 @@ class Accumulator:
         topic = self._router.topics[name] = TopicQueues(name, compression, self.limits.batch_bytes)
         return topic
 
+    def forget_missing(self) -> None:
+        """Forget the topics that have neither partitions nor records: they were deleted."""
+        waiting = {batch.queue.topic for batch in self.live}
+        for topic in tuple(self.topics.values()):
+            if topic.known and not topic.available_queues and topic not in waiting:
+                del self._router.topics[topic.name]
+
     def learned(self, topic: TopicQueues) -> Effects:
         """Follow the routing table, which has this topic now; before, partitions were only guessed."""
         topic.known, topic.why = True, "no live broker has it"

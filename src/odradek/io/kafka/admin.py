@@ -166,7 +166,7 @@ class KafkaAdmin(ClusterAdmin):
         """Read topics. Brokers before 0.11 create those that are named, so they are asked for all."""
 
         def build(versions: BrokerVersions) -> MetadataRequest:
-            return metadata_request(versions, names if versions.has(MetadataRequest, 4) else None, False)
+            return metadata_request(versions, None if versions.creates_named_topics else names, False)
 
         return await self._requests.ask_any(MetadataRequest, build)
 

@@ -30,6 +30,7 @@ class GroupTopics:
     def __init__(self, subscription: Subscription, metadata: KafkaMetadata, ask: Callable[..., Awaitable[Any]]) -> None:
         self._subscription, self._metadata, self._ask = subscription, metadata, ask
         self._pattern = re.compile(subscription.include or subscription.exclude or "")
+        self._of_members: Collection[str] = ()
 
     @property
     def table(self) -> RoutingSnapshot:
@@ -37,14 +38,18 @@ class GroupTopics:
 
     async def wait_for_newer(self, version: int) -> RoutingSnapshot:
         """Wait for the next version of the table."""
-        return await self._metadata.wait_for_newer(version)
+        return await self._metadata.wait_for_newer(version, self._needed)
+
+    def _needed(self) -> Collection[str]:
+        return self.selected().union(self._of_members)
 
     async def read_all(self) -> None:
         """Read all topics of the cluster, from now on. Raises OdradekError."""
         await self._metadata.all_topics()
 
     async def read(self, topics: Collection[str]) -> RoutingSnapshot:
-        """Return a table with these topics, which is newer than this call. Raises OdradekError."""
+        """Return a table with the topics of all members, which is newer than this call. Raises OdradekError."""
+        self._of_members = topics
         known = self.table.topics.intersection(topics)
         await self.find(topics)
         table = await self._metadata.refresh()
@@ -56,7 +61,7 @@ class GroupTopics:
     async def find(self, topics: Collection[str]) -> None:
         """Look up the topics that the table lacks. Raises OdradekError."""
         for topic in topics:
-            await self._metadata.table_for_topic(topic)
+            await self._metadata.table_for_topic(topic, named=True)
 
     async def names(self, topic_ids: Collection[bytes]) -> dict[bytes, str]:
         """Return the names of topics by their ids, for those that the cluster knows (2.8 and later).

@@ -27,7 +27,12 @@ from odradek.io.retry import retry, staggered
 from odradek.types import Broker, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.common import NodeEndpoint
-from odradek.wire.kafka.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from odradek.wire.kafka.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
 
 __all__ = ["NOT_KNOWN_S", "SILENCE_S", "Ask", "KafkaMetadata", "MetadataOptions", "metadata_request"]
 
@@ -42,6 +47,14 @@ SILENCE_S = 1.0
 NOT_KNOWN_S = 1.0
 """A broker that has just started does not know all topics yet (seen on 0.8.1 and 2.8). It is believed if it says the
 same after this time (s): that a topic was deleted or, before 0.8.2, that nothing was committed."""
+
+FORGOTTEN_S = 10.0
+"""A topic that does not exist is asked for so long (s) after the last call for it, unless a caller of `wait_for_newer`
+needs it."""
+
+MISSING_S = 10.0
+"""Longest time between two requests for a topic that does not exist (s). Before, it is a tenth of the time for which it
+has been waited for."""
 
 TLS_ATTEMPTS = 3
 """Attempts in a row, when entering the block, that may fail in the TLS handshake at every address: a listener without
@@ -72,6 +85,7 @@ class _Read:
 
     def __init__(self) -> None:
         self.create: set[str] = set()
+        self.named: set[str] = set()
         self.wanted = False
         self.done = anyio.Event()
         self.error: OdradekError | None = None
@@ -81,8 +95,9 @@ class KafkaMetadata:
     """Brokers, topics and leaders, read from any broker.
 
     Entering the block reads the brokers from the first bootstrap address that answers. Topics are read from their first
-    use on: again after `max_age_s`, when an error shows that the table is stale, and while one has no leader. When no
-    known broker answers, the bootstrap addresses are asked again (KIP-899).
+    use on: again after `max_age_s`, when an error shows that the table is stale, and while one has no leader. One that
+    does not exist is forgotten when it is not needed any more. When no known broker answers, the bootstrap addresses
+    are asked again (KIP-899).
 
     Args:
         bootstrap: Some brokers' addresses, in any order.
@@ -106,12 +121,14 @@ class KafkaMetadata:
         self._bootstrap, self._ask, self._options = list(bootstrap), ask, options or MetadataOptions()
         shuffle(self._bootstrap)
         self._table = RoutingSnapshot()
-        self._topics: set[str] = set()
+        self._topics: dict[str, float] = {}  # those that are read; when one that is missing is forgotten
+        self._needed: list[Callable[[], Collection[str]]] = []
         self._all_topics = False
         self._changed, self._asked = Notifier(), Notifier()
         self._next = _Read()
         self._failures = 0
         self._problem_reads = 0  # in a row that left a topic with a problem
+        self._problem_since = -math.inf
         self._read_at = -math.inf
         self._closed: Exception | None = None
         self._tasks: TaskGroup | None = None
@@ -145,12 +162,14 @@ class KafkaMetadata:
 
     # ---- the caller's side -----------------------------------------------------------------------------------
 
-    async def table_for_topic(self, name: str, *, create: bool = False) -> RoutingSnapshot:
+    async def table_for_topic(self, name: str, *, create: bool = False, named: bool = False) -> RoutingSnapshot:
         """Return a table that has looked up `name`. Cancellation: safe.
 
         Args:
-            create: Have brokers create the topic if it does not exist, where they are configured to. Brokers before
-                0.11 do so in any case.
+            create: Have brokers create the topic if it does not exist, where they are configured to.
+            named: Brokers before 0.11 create every topic that a request names, and so they are asked for all topics,
+                which leaves out one that this client may not know of. With `named` they are asked for this one at its
+                first use.
 
         Raises:
             BrokerError: No topic can have this name, or this client may not know of it.
@@ -160,12 +179,13 @@ class KafkaMetadata:
         # used from now on, so that it has to be read again while it has no leader.
         is_new = name not in self._topics
         if is_new:
-            self._topics.add(name)
             self._problem_reads = 0
+        self._topics[name] = math.inf
         described = self._table.state.topics.get(name)
         if described is not None and described.partitions and not (is_new and self._table.has_problem(name)):
             return self._table
-        await self._read([name] if create else ())  # without a time limit: no answer does not mean no topic
+        # Without a time limit: no answer does not mean no topic.
+        await self._read([name] if create else (), [name] if named and is_new else ())
         if create:
             with anyio.move_on_after(self._options.creation_s):
                 await self._wait_until_created(name)
@@ -190,11 +210,19 @@ class KafkaMetadata:
         self._all_topics = True
         return (await self._read()).topics
 
-    async def wait_for_newer(self, version: int) -> RoutingSnapshot:
-        """Wait until `table.version > version`. Raises what ended the reading. Cancellation: safe."""
-        while self._table.version <= version:
-            self._check()
-            await self._changed.wait(self._changed.version)
+    async def wait_for_newer(self, version: int, needed: Callable[[], Collection[str]] = frozenset) -> RoutingSnapshot:
+        """Wait until `table.version > version`. Raises what ended the reading. Cancellation: safe.
+
+        Args:
+            needed: Returns topics that are not to be forgotten meanwhile, although they do not exist.
+        """
+        self._needed.append(needed)
+        try:
+            while self._table.version <= version:
+                self._check()
+                await self._changed.wait(self._changed.version)
+        finally:
+            self._needed.remove(needed)
         return self._table
 
     async def refresh(self) -> RoutingSnapshot:
@@ -211,11 +239,12 @@ class KafkaMetadata:
 
     # ---- reading ---------------------------------------------------------------------------------------------
 
-    async def _read(self, create: Iterable[str] = ()) -> RoutingSnapshot:
+    async def _read(self, create: Iterable[str] = (), named: Iterable[str] = ()) -> RoutingSnapshot:
         """Have everything wanted read by a request that begins after this call."""
         self._check()
         read = self._next
         read.create.update(create)
+        read.named.update(named)
         read.wanted = True
         self._asked.notify()
         await read.done.wait()
@@ -239,7 +268,7 @@ class KafkaMetadata:
     async def _perform(self, read: _Read) -> None:
         read.error = Closed("the block of the cluster has ended")  # if it is cancelled
         try:
-            await self._read_from_any(read.create)
+            await self._read_from_any(read.create, read.named)
             read.error = None
         except OdradekError as error:
             if not self._failures:
@@ -251,11 +280,15 @@ class KafkaMetadata:
 
     def _due_at(self) -> float:
         """Return when to read although nothing asks for it."""
-        if any(map(self._table.has_problem, self._topics)):
-            return self._read_at + self._options.backoff.delay(self._problem_reads, 0.5)
-        return self._read_at + self._options.max_age_s
+        problems = list(filter(self._table.has_problem, self._topics))
+        if not problems:
+            return self._read_at + self._options.max_age_s
+        delay_s = self._options.backoff.delay(self._problem_reads, 0.5)
+        if all(map(self._table.is_missing, problems)):
+            delay_s = max(delay_s, min(MISSING_S, (self._read_at - self._problem_since) / 10))
+        return self._read_at + delay_s
 
-    async def _read_from_any(self, create: Collection[str]) -> None:
+    async def _read_from_any(self, create: Collection[str] = (), named: Collection[str] = ()) -> None:
         """Read from the first broker that answers: known ones, then the bootstrap addresses. While one is silent the
         next one is asked, too: a broker that hangs does not cost a whole request time-out."""
         known = list(self._table.brokers.values())
@@ -268,7 +301,7 @@ class KafkaMetadata:
             if broker in known and not self._table.brokers:
                 return False  # one of them has asked this client to begin again (KIP-1102)
             try:
-                await self._read_from(broker, create)
+                await self._read_from(broker, create, named)
             except OdradekError as error:
                 errors.setdefault(broker.address, error)
             else:
@@ -279,30 +312,38 @@ class KafkaMetadata:
         if not answered:
             raise _summary(errors)
 
-    async def _read_from(self, broker: Broker, create: Collection[str]) -> None:
+    async def _read_from(self, broker: Broker, create: Collection[str], named: Collection[str]) -> None:
         # Brokers create whatever such a request names, and nothing that is one of all topics. So it is one of its own.
-        others, asked_at = self._topics.difference(create), anyio.current_time()
+        others, asked_at, by_name = self._topics.keys() - create, anyio.current_time(), set(create)
         if self._all_topics or others or not create:
-            await self._read_topics(broker, None if self._all_topics else sorted(others), asked_at)
-        if create:
-            await self._read_topics(broker, sorted(create), asked_at, create=True)
+            versions = await self._read_topics(broker, None if self._all_topics else sorted(others), asked_at)
+            if versions.creates_named_topics:
+                by_name.update(named)
+        if by_name:
+            await self._read_topics(broker, sorted(by_name), asked_at, create=True)
+        self._note_problems()
 
     async def _read_topics(
         self, broker: Broker, names: Sequence[str] | None, asked_at: float, *, create: bool = False
-    ) -> None:
-        lists_all = leader_epochs = True
+    ) -> BrokerVersions:
+        """Read these topics, or all, and return the versions of the broker."""
+        asked, of_broker = names, BrokerVersions({})
 
         def build(versions: BrokerVersions) -> MetadataRequest:
-            nonlocal lists_all, leader_epochs, names
-            lists_all, leader_epochs = versions.lists_all_brokers, versions.has_leader_epochs
-            if create and names is not None and not lists_all:  # or the brokers of the others would be gone
-                names = sorted({*names, *self._topics})
-            return metadata_request(versions, names, create)
+            nonlocal asked, of_broker
+            asked, of_broker = names, versions
+            if names and not create and versions.creates_named_topics:
+                asked = None
+            elif names and create and not versions.lists_all_brokers:  # or the brokers of the others would be gone
+                asked = sorted({*names, *filter(self._table.partitions, self._topics)})
+            return metadata_request(versions, asked, create)
 
         response = await self._ask(broker, build)
         if response.error_code not in (0, ErrorCode.REBOOTSTRAP_REQUIRED):
             raise broker_error(response.error_code, f"{broker.address}: Metadata")
-        state, changes = self._table.state.apply(response, names, leader_epochs=leader_epochs)
+        if asked is None and names is not None:
+            asked, response = names, _of_topics(response, names)
+        state, changes = self._table.state.apply(response, asked, leader_epochs=of_broker.has_leader_epochs)
         # What the broker says is at least as new as the question. If the event loop was blocked meanwhile, it may be
         # much older than this moment, and `TopicCheck` has to know that.
         self._read_at = asked_at
@@ -316,12 +357,28 @@ class KafkaMetadata:
             begin_again = broker_error(response.error_code, f"{broker.address}: Metadata")
             begin_again.retriable = True
             raise begin_again
-        if lists_all and not state.brokers:
+        if of_broker.lists_all_brokers and not state.brokers:
             raise Unreachable("version", broker.address, "the broker does not know any broker yet")
         if self._failures:
             log.warning("%s answers, after %d failed attempts", broker.address, self._failures)
         self._failures = 0
+        return of_broker
+
+    def _note_problems(self) -> None:
+        """Count reads that leave a topic with a problem, and forget topics that do not exist and that no caller has
+        needed for a time."""
+        if not self._problem_reads:
+            self._problem_since = self._read_at
         self._problem_reads = self._problem_reads + 1 if any(map(self._table.has_problem, self._topics)) else 0
+        missing, now = list(filter(self._table.is_missing, self._topics)), anyio.current_time()
+        needed = {topic for topics in self._needed for topic in topics()} if missing else ()
+        for topic in missing:
+            if topic in needed:
+                self._topics[topic] = math.inf
+            elif self._topics[topic] == math.inf:
+                self._topics[topic] = now + FORGOTTEN_S
+            elif self._topics[topic] <= now:
+                del self._topics[topic]
 
     async def _bootstrap_within(self, seconds: float) -> None:
         tls_attempts = 0  # in a row
@@ -333,7 +390,7 @@ class KafkaMetadata:
 
         addresses = ", ".join(broker.address for broker in self._bootstrap)
         late = Unreachable("tcp", addresses, f"no answer within {seconds:g} s")
-        await retry(lambda: self._read_from_any(()), self._options.backoff, passes=passes, limit_s=seconds, late=late)
+        await retry(self._read_from_any, self._options.backoff, passes=passes, limit_s=seconds, late=late)
 
     def _update(self, state: KafkaRoutingTable) -> None:
         table = self._table.updated(state)
@@ -367,9 +424,16 @@ def metadata_request(versions: BrokerVersions, names: Sequence[str] | None, crea
         topics = tuple([MetadataRequestTopic(name=name) for name in names])
     elif not versions.has_null_topics:
         topics = ()
-    if versions.has(MetadataRequest, 4):
-        return MetadataRequest(topics=topics, allow_auto_topic_creation=create)
-    return MetadataRequest(topics=topics)
+    if versions.creates_named_topics:
+        return MetadataRequest(topics=topics)
+    return MetadataRequest(topics=topics, allow_auto_topic_creation=create)
+
+
+def _of_topics(response: MetadataResponse, names: Sequence[str]) -> MetadataResponse:
+    """Return the answer about these topics that is in one about all."""
+    topics, missing = {topic.name: topic for topic in response.topics}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    named = [topics.get(name) or MetadataResponseTopic(name=name, error_code=missing) for name in names]
+    return response.__replace__(topics=tuple(named))
 
 
 def _summary(errors: dict[str, OdradekError]) -> OdradekError:

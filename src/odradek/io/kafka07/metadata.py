@@ -7,7 +7,7 @@ read again with new watches, so that a node that was deleted and created again i
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -47,7 +47,9 @@ class _CurrentTable:
     def table(self) -> Kafka07RoutingTable:
         return self._table
 
-    async def wait_for_newer(self, version: int) -> Kafka07RoutingTable:
+    async def wait_for_newer(
+        self, version: int, needed: Callable[[], Collection[str]] = frozenset
+    ) -> Kafka07RoutingTable:
         """Wait until `table.version > version`. Raises what ended the watching. Cancellation: safe."""
         while self._table.version <= version:
             self._check()
@@ -112,7 +114,7 @@ class ZooKeeperMetadata(_CurrentTable):
         if error is None:
             self._check()
 
-    async def table_for_topic(self, name: str, *, create: bool = False) -> Kafka07RoutingTable:
+    async def table_for_topic(self, name: str, *, create: bool = False, named: bool = False) -> Kafka07RoutingTable:
         """Return a table that has looked up `name`. Raises ZooKeeper's error when the first read of it fails, and
         ConfigError for a name that no topic can have."""
         self._check()
@@ -258,7 +260,7 @@ class StaticMetadata(_CurrentTable):
     ) -> None:
         self._fail(Closed(f"{self!r} was closed"))
 
-    async def table_for_topic(self, name: str, *, create: bool = False) -> Kafka07RoutingTable:
+    async def table_for_topic(self, name: str, *, create: bool = False, named: bool = False) -> Kafka07RoutingTable:
         """Return a table that has looked up `name`. Raises the first broker's error when none answers, and ConfigError
         for a name that no topic can have."""
         self._check()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -70,7 +70,7 @@ class MemoryMetadata:
             self._read = self._state.announced
         return self._read
 
-    async def table_for_topic(self, name: str, *, create: bool = False) -> MemoryRoutingTable:
+    async def table_for_topic(self, name: str, *, create: bool = False, named: bool = False) -> MemoryRoutingTable:
         """Return a table that has `name`, if the topic exists. Cancellation: safe."""
         return self.table if name in self.table.leaders else await self.refresh()
 
@@ -78,7 +78,9 @@ class MemoryMetadata:
         """Return the names of all topics. Cancellation: safe."""
         return (await self.refresh()).topics
 
-    async def wait_for_newer(self, version: int) -> MemoryRoutingTable:
+    async def wait_for_newer(
+        self, version: int, needed: Callable[[], Collection[str]] = frozenset
+    ) -> MemoryRoutingTable:
         """Wait until the version is larger than this one. Raises Closed when the cluster's block ends, or an error of
         `watch`. Cancellation: safe."""
         changed = self._state.changed
