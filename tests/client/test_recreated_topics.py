@@ -3,12 +3,16 @@ former log is committed as one of the new log."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
 import pytest
 
-from odradek.client.consumer import fetcher
+from odradek.client.consumer import fetcher, positions
+from odradek.client.consumer import reader as reader_module
 from odradek.errors import BrokerError, GroupError, OffsetOutOfRange, TopicRecreated
 from odradek.testing import MemoryCluster
+from odradek.testing.memory.metadata import MemoryRoutingTable
 from odradek.types import EARLIEST, LATEST, Position, PositionSpec
 
 from .one_member import consuming, make_cluster, numbered, tp, until
@@ -104,16 +108,77 @@ async def test_a_topic_made_again_several_times_is_read_from_the_beginning_each_
             assert await next_values(reader, count) == NEW[:count]
 
 
-async def test_a_topic_that_is_gone_for_a_while_is_another_one_when_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetcher, "REFRESH_PAUSE_S", 0.001)
+async def test_a_topic_that_is_gone_for_a_while_is_another_one_when_it_is_back() -> None:
     cluster = make_cluster()
     async with reading(cluster, reset=EARLIEST) as reader:
         assert await next_values(reader, 10) == numbered(10)
         cluster.delete_topic("t")
-        await cluster.wait_for_requests("metadata", 2)
+        reads = len(cluster.requests("metadata"))
+        await cluster.wait_for_requests("fetch", len(cluster.requests("fetch")) + 3)
+        assert len(cluster.requests("metadata")) == reads  # the topic is looked for without the errors of its fetches
         cluster.create_topic("t")
         cluster.append("t", NEW)
         assert await next_values(reader, 30) == NEW
+
+
+async def test_a_reader_drops_the_partitions_that_a_topic_made_again_does_not_have(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(positions, "BETWEEN_READS_S", 0.01)
+    cluster = MemoryCluster({"t": 3})
+    for number in range(3):
+        cluster.append("t", [b"old"], partition=number)
+    async with reading(cluster, reset=EARLIEST) as reader:
+        assert await next_values(reader, 3) == [b"old"] * 3
+        cluster.delete_topic("t")
+        cluster.create_topic("t")
+        cluster.append("t", NEW)
+        assert await next_values(reader, 30) == NEW
+        await until(lambda: list(reader._fetcher.cursors) == [tp()])
+        asked = len(cluster.requests("positions"))
+        await anyio.sleep(0.2)
+        assert len(cluster.requests("positions")) == asked
+        cluster.add_partitions("t", 3)
+        cluster.append("t", [b"back"], partition=2)
+        assert await next_values(reader, 1) == [b"back"]
+    dropped = [each.message for each in caplog.records if "is not read any more" in each.message]
+    assert sorted(dropped) == [
+        f"t/{number} is not read any more, because the topic was made again: "
+        f"t has no partition {number}: it has 1, numbered from 0"
+        for number in (1, 2)
+    ]
+
+
+async def test_what_was_read_of_a_partition_that_is_gone_is_delivered_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(positions, "BETWEEN_READS_S", 0.01)
+    monkeypatch.setattr(reader_module, "BETWEEN_READS_S", 0.01)
+    cluster = MemoryCluster({"t": 2})
+    cluster.append("t", [b"old"], partition=1)
+    async with reading(cluster, reset=EARLIEST) as reader:
+        await until(lambda: reader._fetcher.cursor(tp(1)).queue.rows)
+        cluster.delete_topic("t")
+        cluster.create_topic("t")
+        await anyio.sleep(0.2)
+        assert await next_values(reader, 1) == [b"old"]
+        await until(lambda: list(reader._fetcher.cursors) == [tp()])
+
+
+@pytest.mark.parametrize("until_end", [False, True])
+async def test_a_reader_that_is_to_fail_or_to_end_fails_for_a_partition_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch, until_end: bool
+) -> None:
+    """Without ids of topics, as before 2.8, nothing else tells that the topic was made again."""
+    monkeypatch.setattr(positions, "BETWEEN_READS_S", 0.01)
+    monkeypatch.setattr(MemoryRoutingTable, "topic_id", lambda self, topic: None)
+    cluster = MemoryCluster({"t": 2})
+    cluster.append("t", [b"old"] * 2, partition=1)
+    options: Any = {"reset": EARLIEST, "until": {tp(1): Position(9)}} if until_end else {}
+    async with reading(cluster, {tp(1): Position(0)}, **options) as reader:
+        assert await next_values(reader, 2) == [b"old"] * 2
+        cluster.delete_topic("t")
+        cluster.create_topic("t")
+        with pytest.raises(TopicRecreated, match=r"t/1: the topic was deleted and made again; .* come to 2 of the"):
+            await anext(reader)
 
 
 async def test_a_start_by_meaning_is_asked_for_again_if_the_topic_is_made_again_before_it_is_answered() -> None:

@@ -104,8 +104,8 @@ class FetcherHost(Protocol):
         """Fetch a partition from this broker instead of its leader; None: from the leader."""
         ...
 
-    def refresh_metadata(self) -> None:
-        """An error says that the routing table is out of date."""
+    def refresh_metadata(self, partition: TopicPartition | None = None) -> None:
+        """An error, of this partition or of a connection, says that the routing table is out of date."""
         ...
 
 
@@ -293,7 +293,7 @@ class BrokerFetcher:
         elif cursor.state is CursorState.BACKING_OFF and cursor.attempts == 1:
             log.warning("%s: %s; retrying", cursor.partition, error)
         if error.refresh_metadata:
-            self._host.refresh_metadata()
+            self._host.refresh_metadata(cursor.partition)
 
     # ---- positions ----
 
@@ -351,7 +351,7 @@ class BrokerFetcher:
 
     def _on_not_resolved(self, cursor: Cursor, error: OdradekError) -> None:
         if error.refresh_metadata:
-            self._host.refresh_metadata()
+            self._host.refresh_metadata(cursor.partition)
         if error.retriable:
             if not cursor.attempts:
                 log.warning("%s: cannot resolve %r: %s; retrying", cursor.partition, cursor.start, error)

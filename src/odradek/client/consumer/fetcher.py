@@ -271,8 +271,12 @@ class Fetcher(PartitionSet):
             cursor.replica = broker_id
             self._assign_to_broker(cursor, self.driver.metadata.table)
 
-    def refresh_metadata(self) -> None:
-        """Read the metadata again: at once, or a moment after the last time."""
+    def refresh_metadata(self, partition: TopicPartition | None = None) -> None:
+        """Read the metadata again: at once, or a moment after the last time. Not after an error of a partition whose
+        topic does not exist, which is looked for in any case."""
+        exists = partition is None or self.driver.metadata.table.partitions(partition.topic)
+        if not (exists or self.driver.logs.names_brokers):
+            return
         self._is_stale = True
         if not self._refreshing:
             self._refreshing = True

@@ -11,10 +11,13 @@ under the name of a group, when `commit` is called.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
+
+import anyio
 
 from odradek import arguments
 from odradek.arguments import resolve, with_options
@@ -31,6 +34,7 @@ from odradek.client.options import start_position as start_position_rule
 from odradek.core.fetch.cursor import Cursor
 from odradek.core.fetch.read_range import ExactPosition
 from odradek.core.interfaces import ProtocolDriver, RoutingTable
+from odradek.core.missing_partitions import BETWEEN_READS_S, why_missing
 from odradek.core.states import CursorState
 from odradek.errors import ConfigError, TopicRecreated, TransportError, UsageError
 from odradek.io.log_access import BACKOFF
@@ -54,6 +58,8 @@ if TYPE_CHECKING:
     from odradek.client.consumer.statistics import ReaderStatistics
 
 __all__ = ["Reader"]
+
+log = logging.getLogger("odradek.fetch")
 
 Topics = str | Iterable[str] | Mapping[TopicPartition, StartPosition]
 
@@ -86,6 +92,7 @@ class Reader(PartitionReaderBase):
         self._start = _PositionByPartition("start", chosen["start"], EARLIEST)
         self._until = None if chosen["until"] is None else _PositionByPartition("until", chosen["until"], LATEST)
         self._entered_at: float | None = None
+        self._drops = False
         settings = fetch_settings(
             chosen["tuning"] or Tuning(),
             read_ahead_bytes=chosen["read_ahead_bytes"],
@@ -102,7 +109,7 @@ class Reader(PartitionReaderBase):
             self._commits = CommitsOfNoMember(
                 driver.offsets(group), lambda topic: driver.metadata.table.topic_id(topic)
             )
-        fetcher = Fetcher(driver, settings, topics=self._names, on_table=self._add_new_partitions)
+        fetcher = Fetcher(driver, settings, topics=self._names, on_table=self._follow_table)
         self._stream: Stream[Batch] = Stream(fetcher, Batch, endless=self._until is None)
         super().__init__(driver, fetcher, [self._stream])
 
@@ -283,20 +290,52 @@ class Reader(PartitionReaderBase):
             if None not in (at.topic_id, now := topic_id(partition.topic)) and at.topic_id != now:
                 raise TopicRecreated(str(partition), at.position)
 
-    def _add_new_partitions(self, table: RoutingTable) -> None:
-        """Add partitions that were not there when the block was entered."""
+    def _follow_table(self, table: RoutingTable) -> None:
+        """Add partitions that were not there when the block was entered, and drop those that are gone."""
         if self._until is None:
-            new = [p for p in self._registered(table) if p not in self._fetcher.cursors]
+            new = [p for p in self._registered(table) if p not in self._fetcher.cursors and not self._is_gone(p)]
             if self._commits is None or not new:
                 self._fetcher.add(_cursor(p, self._start_of_new(p)) for p in new)
             else:
                 self._fetcher.spawn(self._continue_new_partitions, self._commits, new)
+        gone = [c for c in self._fetcher.cursors.values() if self._is_gone(c.partition) and not c.at_end]
+        if gone and not self._drops:
+            self._drops = True
+            self._fetcher.spawn(self._drop_gone, gone)
 
     async def _continue_new_partitions(self, commits: CommitsOfNoMember, new: Sequence[TopicPartition]) -> None:
         """Add partitions for which the group may have committed something while they were absent."""
         committed = await retry(lambda: commits.positions(new), BACKOFF, passes=lambda error: error.retriable)
         left = [p for p in new if p not in self._fetcher.cursors]
         self._fetcher.add(_cursor(p, committed.get(p, self._start_of_new(p))) for p in left)
+
+    def _is_gone(self, partition: TopicPartition) -> bool:
+        """Return True for a partition that its topic does not have: it was made again with fewer."""
+        existing = self._driver.metadata.table.partitions(partition.topic)
+        return not self._driver.logs.names_brokers and bool(why_missing(partition, existing))
+
+    async def _drop_gone(self, cursors: Sequence[Cursor]) -> None:
+        """Drop partitions that are still gone when the metadata has been read twice."""
+        try:
+            gone = [cursor.partition for cursor in cursors]
+            missing = await retry(lambda: missing_partitions(self._driver, gone), BACKOFF)
+            for cursor in cursors:
+                if (error := missing.get(cursor.partition)) is not None:
+                    await self._drop(cursor, error)
+        finally:
+            self._drops = False
+
+    async def _drop(self, cursor: Cursor, why: ConfigError) -> None:
+        """Drop one partition when what was read of it is delivered, unless that is an error."""
+        if self._until is not None or self._fetcher.settings.policy.reset is None:
+            cursor.lose()
+            self._fetcher.on_stopped(cursor)
+            return
+        while cursor.queue.rows:  # noqa: ASYNC110 - nothing tells that rows were taken
+            await anyio.sleep(BETWEEN_READS_S)
+        if self._is_gone(cursor.partition):
+            log.warning("%s is not read any more, because the topic was made again: %s", cursor.partition, why)
+            self._fetcher.remove([cursor.partition])
 
     def _start_of_new(self, partition: TopicPartition) -> StartPosition | ExactPosition:
         """Return where to begin with a new partition: a new one is read whole. One that was merely absent, to be read

@@ -326,6 +326,12 @@ class Cursor:
             self._restart(reset)
         return error
 
+    def lose(self) -> None:
+        """Fail, because its topic was made again without this partition. Rows in the queue are delivered first."""
+        at = self.exact_position
+        self.fetch = self.watermarks = None
+        self.fail(TopicRecreated(str(self.partition), 0 if at is None else at.position))
+
     # ---- responses ----
 
     def complete(

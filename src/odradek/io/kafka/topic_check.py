@@ -19,7 +19,7 @@ from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.routing_snapshot import RoutingSnapshot
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import TopicRecreated
-from odradek.io.kafka.log_decoder import decoder_of
+from odradek.io.kafka.log_decoder import KafkaLogDecoder, decoder_of
 from odradek.wire.kafka.error_codes import ErrorCode
 
 __all__ = ["TopicCheck"]
@@ -63,9 +63,11 @@ class TopicCheck:
         if not versions.needs_topic_check:
             return fetches
         metadata, now = self._metadata, anyio.current_time()
+        # What the metadata does not have is looked for without this, the less often the longer it is missing.
+        topics = metadata.table.state.topics
         decoders = [decoder_of(fetch) for fetch in fetches]
-        seen_at = max(metadata.read_at, min(each.sure_at for each in decoders))
-        if seen_at < now - SURE_S or metadata.read_at <= max(each.unanswered_since for each in decoders):
+        known = [each for each in decoders if (topic := topics.get(each.partition.topic)) is None or topic.partitions]
+        if known and self._may_be_old(known, now):
             await metadata.refresh()
             now = anyio.current_time()
         current = [fetch for fetch in fetches if self._is_current(fetch)]
@@ -81,6 +83,12 @@ class TopicCheck:
                 if fetch.error is None:
                     decoder = decoder_of(fetch)
                     decoder.sure_at, decoder.unanswered_since = decoder.unanswered_since, -math.inf
+
+    def _may_be_old(self, decoders: Sequence[KafkaLogDecoder], now: float) -> bool:
+        """Return True if a topic may have been made again since the metadata was read."""
+        read_at = self._metadata.read_at
+        seen_at = max(read_at, min(each.sure_at for each in decoders))
+        return seen_at < now - SURE_S or read_at <= max(each.unanswered_since for each in decoders)
 
     def _is_current(self, fetch: PartitionFetch) -> bool:
         decoder, table = decoder_of(fetch), self._metadata.table.state
