@@ -128,6 +128,30 @@ async def test_many_records_are_few_events(cluster: MemoryCluster, recorder: Rec
     assert len(recorder.events) < 200
 
 
+async def test_records_that_are_put_back_and_delivered_again_are_told_once(
+    cluster: MemoryCluster, recorder: Recorder
+) -> None:
+    cluster.append("t", [b"%d" % n for n in range(10)])
+    async with cluster.connect(observer=recorder) as k, k.reader("t") as reader:
+        for _ in range(3):
+            await anext(reader)
+        for _ in range(2):
+            reader.pause(P0)
+            reader.resume(P0)
+            await anext(reader)
+        reader.pause(P0)
+        cluster.append("t", [b"%d" % n for n in range(10, 14)])
+        reader.resume(P0)
+        assert [int((await anext(reader)).value or b"") for _ in range(9)] == list(range(5, 14))
+        assert sum(batch.records for batch in recorder.of(BatchDelivered)) == 14
+        assert sum(batch.bytes for batch in recorder.of(BatchDelivered)) == 18
+        reader.pause(P0)
+        reader.seek(P0, od.EARLIEST)  # what was read before is delivered again
+        reader.resume(P0)
+        await anext(reader)
+    assert sum(batch.records for batch in recorder.of(BatchDelivered)) == 28
+
+
 # ---- consumers ----------------------------------------------------------------------------------------------
 
 

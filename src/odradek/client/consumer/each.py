@@ -205,7 +205,8 @@ class HandlerPool:
             self._stream.put_back([batch])
             raise
         if self._fetcher.observation is not None:
-            self._fetcher.observation.delivered(batch.partition, batch.columns)
+            queue = self._fetcher.cursors[batch.partition].queue
+            self._fetcher.observation.delivered(batch.partition, batch.columns, queue)
         progress = self._progress(batch.partition)
         for row, (key, record) in enumerate(zip(keys, records, strict=True)):
             span = progress.deliver(record.next_position)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from odradek.core.fetch.cursor import CursorFetch
+from odradek.core.fetch.row_queue import RowQueue
 from odradek.core.observer_calls import ObserverCalls
 from odradek.errors import OdradekError
 from odradek.types import Broker, Columns, Position, TopicPartition
@@ -57,8 +58,15 @@ class ReaderObservation:
         """The reader or consumer has ended."""
         self._calls.read_ahead_level(self._number, 0, 0)
 
-    def delivered(self, partition: TopicPartition, columns: Columns) -> None:
-        """These rows are handed to the application."""
+    def delivered(self, partition: TopicPartition, columns: Columns, queue: RowQueue | None = None) -> None:
+        """These rows, taken from this queue if there is one, are handed to the application. Those of them that it was
+        told of before they were put back are no event."""
+        if queue is not None and queue.reported:
+            again = min(queue.reported, len(columns))
+            queue.reported -= again
+            columns = columns.slice(again, len(columns))
+            if not len(columns):
+                return
         end = self._ends.get(partition)
         lag = None if end is None else max(0, end - columns.next_positions[-1])
         self._calls.batch_delivered(self._number, self._group, partition, len(columns), columns.payload_bytes, lag)

@@ -99,7 +99,7 @@ class Stream(Generic[B]):
         self._fetcher.delivered += rows
         self._rows_since_yield += rows + BATCH_AS_ROWS
         if self._observation is not None:
-            self._observation.delivered(partition, columns)
+            self._observation.delivered(partition, columns, self._fetcher.cursors[partition].queue)
         return self._make(partition, columns)
 
     async def next_batches(self, max_bytes: int) -> list[B]:
@@ -139,7 +139,12 @@ class Stream(Generic[B]):
     def put_back(self, batches: Sequence[B]) -> None:
         """Take batches back that were not handed out, to be delivered next."""
         for batch in reversed(batches):
-            self._fetcher.put_back(batch.partition, batch.columns, len(batch))
+            self._put_back(batch, len(batch))
+
+    def _put_back(self, batch: B, rows: int) -> None:
+        self._fetcher.put_back(batch.partition, batch.columns, rows)
+        if self._observation is not None and (cursor := self._fetcher.cursors.get(batch.partition)) is not None:
+            cursor.queue.reported += rows
 
     @property
     def raw(self) -> bool:
@@ -224,7 +229,7 @@ class Stream(Generic[B]):
             has_asked = self._undecoded is not None or self.last is None  # for more: what was handed out is processed
             rest = (self._undecoded is not None) + sum(1 for _ in self._rows)
             self._rows, self._undecoded = iter(()), None
-            self._fetcher.put_back(self.batch.partition, self.batch.columns, rest)
+            self._put_back(self.batch, rest)
             if has_asked:
                 self.finish_current()
 

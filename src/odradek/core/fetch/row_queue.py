@@ -39,7 +39,7 @@ class RowQueue:
     processor's cache, and more work for the garbage collector. So there is a container only for a second part.
     """
 
-    __slots__ = ("_first", "_others", "_start", "first_row_at", "memory", "rows")
+    __slots__ = ("_first", "_others", "_start", "first_row_at", "memory", "reported", "rows")
 
     def __init__(self) -> None:
         self.drop_rows()
@@ -54,6 +54,8 @@ class RowQueue:
         """The memory of the rows (bytes)."""
         self.first_row_at = 0.0
         """When the first row began to wait."""
+        self.reported = 0
+        """How many of the first rows an observer was told of: they were taken, and put back."""
 
     def add_rows(self, columns: Columns, now: float) -> int:
         """Add rows at the end, if there are any. Return their memory (bytes)."""
