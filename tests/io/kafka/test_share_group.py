@@ -10,6 +10,8 @@ from tests.io.kafka.peer import EVERYTHING, Peer
 from tests.io.kafka.test_membership import driver_at
 
 from odradek.core.interfaces import ShareSubscription
+from odradek.errors import BrokerError
+from odradek.io.kafka import share_group
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.common import TopicIdPartitions
 from odradek.wire.kafka.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
@@ -34,6 +36,7 @@ from odradek.wire.kafka.messages.share_groups import (
 
 pytestmark = pytest.mark.anyio
 
+LEAVE_EPOCH = -1
 FEATURE = FinalizedFeatureKey(name="share.version", max_version_level=1, min_version_level=1)
 ID_T, ID_U, ID_NEW = b"t" * 16, b"u" * 16, b"n" * 16
 
@@ -111,3 +114,30 @@ async def test_a_topic_that_is_deleted_is_not_read_until_the_assignment_lacks_it
                     assert (await member.next_batch()).partition.topic == "u"
                 assert peer.session == {ID_U}
                 await member.leave()
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_a_member_whose_fetcher_fails_leaves_its_group(monkeypatch: pytest.MonkeyPatch, answers: bool) -> None:
+    monkeypatch.setattr(share_group, "LEAVE_S", 0.5)
+    peer, refusal = ShareBroker(), ShareFetchResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    peer.answers[ShareFetchRequest] = lambda request, version: refusal
+
+    def heartbeat(request: ShareGroupHeartbeatRequest, version: int) -> ShareGroupHeartbeatResponse | None:
+        return peer.heartbeat(request, version) if answers or request.member_epoch != LEAVE_EPOCH else None
+
+    peer.answers[ShareGroupHeartbeatRequest] = heartbeat
+    async with driver_at(peer, monkeypatch) as driver:
+        member = driver.share_group(ShareSubscription("g", frozenset({"t", "u"})))
+
+        async def run() -> None:
+            with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
+                await member.run()
+
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(run)
+                with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
+                    await member.next_batch()
+                await member.leave()
+    epochs = [each.member_epoch for each, _ in peer.requests if isinstance(each, ShareGroupHeartbeatRequest)]
+    assert epochs == [0, LEAVE_EPOCH]

@@ -45,6 +45,9 @@ __all__ = ["KafkaShareGroup"]
 
 log = logging.getLogger("odradek.group")
 
+LEAVE_S = 5.0
+"""Time that a member whose fetcher has failed has for leaving (s)."""
+
 MAX_NAMED = 5
 """Partitions named in one error; further ones are only counted."""
 
@@ -114,6 +117,9 @@ class KafkaShareGroup:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._guard, self._follow_leaders, tasks)
                 await self._guard(self._run_member, tasks)
+                if self._error is not None:
+                    with anyio.move_on_after(LEAVE_S):
+                        await self._guard(self._leave_failed, tasks)
                 tasks.cancel_scope.cancel()
             if self._error is not None:
                 raise self._error
@@ -168,8 +174,7 @@ class KafkaShareGroup:
         self._leaves = True
         if not self._started:
             return
-        for fetcher in self._fetchers.values():
-            fetcher.close()
+        self._close_fetchers()
         self._reported.notify()
         while not self._ended:
             await self._changed.wait(self._changed.version)
@@ -251,13 +256,31 @@ class KafkaShareGroup:
         self._tasks = tasks
         for topic in sorted(self._subscription.topics):
             await retry(partial(self._topics.find, (topic,)), self._access.backoff)
+        await self._follow_member(tasks)
+
+    async def _leave_failed(self, tasks: TaskGroup) -> None:
+        """Leave the group after an error of a fetcher, for example: the coordinator would keep partitions for this
+        member until its session has timed out. The other fetchers send their acknowledgements."""
+        self._leaves = True
+        self._close_fetchers()
+        if not (self._member.has_ended or self._member.is_leaving):
+            self._member.leave()
+        await self._follow_member(tasks, failed=True)
+        while self._fetchers:
+            await self._reported.wait(self._reported.version)
+
+    def _close_fetchers(self) -> None:
+        for fetcher in self._fetchers.values():
+            fetcher.close()
+
+    async def _follow_member(self, tasks: TaskGroup, *, failed: bool = False) -> None:
         while True:
             version, now = self._reported.version, anyio.current_time()
             if self._leaves and not self._member.has_ended and not self._member.is_leaving and self._is_closed():
                 self._member.leave()
             for effect in self._member.poll(now):
                 self._begin(effect, tasks)
-            if self._member.has_ended or self._error is not None:
+            if self._member.has_ended or (self._error is not None and not failed):
                 return
             wake_at = self._member.tick(now)
             await self._reported.wait(version, math.inf if wake_at is None else max(0.0, wake_at - now))
