@@ -284,6 +284,23 @@ async def test_a_message_larger_than_allowed_is_an_error_that_says_what_to_raise
         assert isinstance(error, MessageTooLarge) and error.option == "max_message_bytes"
 
 
+@every_release
+async def test_a_fetch_has_the_size_of_the_entry_of_which_only_a_part_has_come(release: str) -> None:
+    broker = ScriptedBroker(RELEASES[release])
+    async with running(broker) as client:
+        for value in (b"a" * 500, b"b" * 700):
+            await client.produce([batch(value)], acks=-1)
+        whole = fetch_of(client, max_bytes=10_000)
+        await client.fetch([whole])
+        assert whole.next_entry_bytes == 0
+        part = fetch_of(client, max_bytes=whole.received - 100)
+        await client.fetch([part])
+        rest = PartitionFetch(part.decoder, part.next_entry_bytes)
+        await client.fetch([rest])
+        assert (rest.received, rest.next_entry_bytes) == (part.next_entry_bytes, 0)
+        assert part.next_entry_bytes > 700 and len(part.decoder.take().values) == 2
+
+
 class Crowded(ScriptedBroker):
     """Gives a batch that is larger than what was asked for only if no other partition has records in the response."""
 

@@ -365,7 +365,7 @@ class Cursor:
         else:
             received = fetch.received
             self.attempts = self.empty_responses = 0
-            self.share.received(received, fetch.max_bytes, left_out=fetch.left_out)
+            self.share.received(received, fetch.max_bytes, fetch.next_entry_bytes, left_out=fetch.left_out)
             self._accept_rows(received, fetch.had_tail, now)
             if self.state is CursorState.IN_FLIGHT:
                 self._transition(CursorEvent.RECEIVE)

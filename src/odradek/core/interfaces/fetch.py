@@ -118,6 +118,7 @@ class PartitionFetch:
         "left_out",
         "log_start",
         "max_bytes",
+        "next_entry_bytes",
         "preferred_replica",
         "received",
     )
@@ -131,6 +132,9 @@ class PartitionFetch:
         """Log bytes the response had for it."""
         self.left_out = False
         """The log has more for it, and all the space of the response went to other partitions."""
+        self.next_entry_bytes = 0
+        """The size of the entry at its end of which it has only a part, which is requested once more (bytes); 0: there
+        is none, or its size is not known."""
         self.error: OdradekError | None = None
         """The partition's error, from the broker or from its decoder; its attributes say what to do about it."""
         self.high_watermark: Position | None = None

@@ -116,6 +116,7 @@ class PartitionExchange:
         # this response.
         if self.answered and self.decoder.fetch_position >= self.offset:
             self.decoder.end_response()
+            self.fetch.next_entry_bytes = self.decoder.needed_bytes
         self.fetch.cancel()
 
     def apply(self, data: FetchPartitionData, address: str, routing: Routing, *, has_records: bool) -> None:
