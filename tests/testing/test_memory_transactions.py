@@ -141,7 +141,83 @@ async def test_tables_and_batches_have_what_is_committed_and_positions_skip_mark
                 if b"5" in batch.values:
                     break
     assert [value for table in tables for value in table["value"].to_pylist()] == [b"1", b"2", b"5"] == values
-    assert cluster.committed("g") == {OUT: 7}, "the position after the record, as with a real broker"
+    assert cluster.committed("g") == {OUT: 8}, "the position after the last marker, as with Kafka's own consumers"
+
+
+@pytest.mark.parametrize("mode", ["records", "batches", "each", "transactions"])
+async def test_a_group_that_has_done_everything_has_no_lag(mode: str) -> None:
+    cluster = make_cluster()
+    async with producing(cluster) as out:
+        await commit(out, b"1", b"2")
+        await abort(out, b"3", b"4")
+    values: list[bytes | None] = []
+
+    async def handle(record: od.Record) -> None:
+        values.append(record.value)
+
+    async def consume() -> None:
+        if mode == "each":
+            await consumer.each(handle)
+        elif mode == "records":
+            async for record in consumer:
+                values.append(record.value)
+        async for batch in consumer.batches(max_records=1):
+            values.extend(batch.values)
+            if mode == "batches":
+                batch.done()
+                continue
+            async with out.transaction() as tx:
+                tx.done(batch)
+
+    async with (
+        producing(cluster, "of the consumer") as out,
+        cluster.connect(tuning=QUICK) as k,
+        k.consumer("out", group="g", start=EARLIEST, isolation="read_committed", commit_every=0.01) as consumer,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(consume)
+        await until(lambda: cluster.committed("g") == {OUT: 6})
+        assert (await k.admin.lag("g"))[OUT].lag == 0
+        tasks.cancel_scope.cancel()
+    assert values == [b"1", b"2"]
+
+
+async def test_an_end_that_comes_after_the_last_commit_is_passed_over_by_the_next() -> None:
+    cluster = make_cluster()
+    cluster.append("out", [b"1"])
+    options: dict[str, Any] = {"start": EARLIEST, "isolation": "read_committed", "commit_every": None}
+    async with (
+        producing(cluster) as out,
+        cluster.connect(tuning=QUICK) as k,
+        k.consumer("out", group="g", **options) as consumer,
+    ):
+        first = await anext(consumer.batches())
+        await abort(out, b"2")
+        await until(lambda: consumer.positions() == {OUT: 3})
+        assert await consumer.commit() == {OUT: 0}, "the batch is not done"
+        first.done()
+        assert await consumer.commit() == {OUT: 3}
+        await abort(out, b"3")
+        await until(lambda: consumer.positions() == {OUT: 5})
+        assert await consumer.commit() == {OUT: 5}
+
+
+async def test_what_is_left_of_a_batch_is_not_passed_over() -> None:
+    cluster = make_cluster()
+    async with producing(cluster) as out:
+        await commit(out, b"1", b"2", b"3")
+    async with cluster.connect() as k:
+        async with k.consumer("out", group="g", start=EARLIEST, commit_every=None) as consumer:
+            await anext(consumer)
+            await anext(consumer)
+            await until(lambda: consumer._fetcher.cursors[OUT].nothing_before == 4)
+            assert await consumer.commit() == {OUT: 1}
+            consumer.pause()
+            assert await consumer.commit() == {}
+        assert cluster.committed("g") == {OUT: 2}, "the block has ended in order"
+        async with k.consumer("out", group="g", commit_every=None) as consumer:
+            assert (await anext(consumer)).value == b"3"
+        assert cluster.committed("g") == {OUT: 4}
 
 
 async def test_a_reader_waits_for_an_open_transaction_and_not_for_later_ones() -> None:

@@ -115,6 +115,42 @@ def test_what_was_taken_back_is_not_done() -> None:
     assert span.next_position == 20, "it is over"
 
 
+def test_what_is_not_delivered_is_passed_over_once_everything_before_it_is_done() -> None:
+    progress = PartitionProgress(P(0), P(0))
+    first, second = progress.deliver(P(10)), progress.deliver(P(20))
+    progress.pass_over(P(21))
+    assert progress.to_commit is None
+    assert progress.position_after({first}) == 10 and progress.position_after({first, second}) == 21
+    second.done()
+    assert progress.position == 0 and progress.position_after({first}) == 21
+    first.done()
+    assert progress.to_commit == 21
+    progress.pass_over(P(23))
+    assert progress.to_commit == 23
+    third = progress.deliver(P(30))
+    progress.pass_over(P(31))
+    progress.deliver(P(40))
+    third.done()
+    assert progress.position == 30
+    progress.process_until(P(40))
+    assert progress.position == 40
+
+
+def test_what_was_taken_back_is_not_passed_over() -> None:
+    progress = PartitionProgress(P(0))
+    span = progress.deliver(P(30))
+    progress.pass_over(P(31))
+    span.cut(P(20))
+    assert progress.position_after({span}) == 20
+    assert span.done() and progress.position == 20
+
+
+def test_nothing_is_passed_over_from_a_position_that_is_not_known() -> None:
+    progress = PartitionProgress(None)
+    progress.pass_over(P(3))
+    assert progress.to_commit is None
+
+
 def test_marks_after_the_release_do_not_count() -> None:
     progress = PartitionProgress(P(0))
     span = progress.deliver(P(10))

@@ -156,6 +156,7 @@ class Committer:
     async def after(self, spans: Collection[tuple[TopicPartition, DeliveredSpan]]) -> Mapping[TopicPartition, Position]:
         """Return the positions to store so that these spans are done (see `ConsumerPositions`)."""
         async with self._one_at_a_time:  # a commit that includes them may have begun before they were marked
+            self._mark_current()
             positions = {}
             for partition in {partition for partition, _ in spans}:
                 progress = self._progress.get(partition)

@@ -363,6 +363,7 @@ class Consumer(PartitionReaderBase):
         self._owned.compare_topics()
         for stream in self._owned.streams:
             stream.record_progress()
+        self._owned.pass_over(self._progress)
 
     # ---- entering and leaving -------------------------------------------------------------------------------
 

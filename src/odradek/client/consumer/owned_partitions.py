@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import anyio
@@ -91,6 +91,14 @@ class OwnedPartitions:
             self._compared = table
             for partition, progress in self.progress.items():
                 progress.compare_topic(table.topic_id(partition.topic))
+
+    def pass_over(self, partitions: Iterable[TopicPartition]) -> None:
+        """Let the positions of these go past what is not delivered, such as the ends of transactions."""
+        cursors = self.fetcher.cursors
+        for partition in partitions:
+            cursor, progress = cursors.get(partition), self.progress.get(partition)
+            if cursor is not None and progress is not None and (position := cursor.nothing_before) is not None:
+                progress.pass_over(position)
 
     # ---- the group: core.interfaces.RebalanceListener --------------------------------------------------------
 
@@ -185,6 +193,7 @@ class OwnedPartitions:
                 progress.apply(OwnershipEvent.REVOKE)
         for stream in self.streams:
             stream.take_back(partitions)
+        self.pass_over(partitions)
         self.fetcher.remove(partitions)
         for pool in self.pools:
             pool.drop(partitions)

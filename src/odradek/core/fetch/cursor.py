@@ -161,6 +161,11 @@ class Cursor:
         return None
 
     @property
+    def nothing_before(self) -> Position | None:
+        """A position before which nothing is left to deliver; None: rows wait, or it is not known."""
+        return None if self.queue.rows or self.decoder is None else self._next
+
+    @property
     def assigned(self) -> bool:
         """True while a fetcher reads the partition; False before and after."""
         return self.state is not CursorState.UNASSIGNED

@@ -52,6 +52,7 @@ class DeliveredSpan:
         """End it at `next_position`: the records from there on were taken back before the user got them."""
         if self.open:
             self.next_position = next_position
+            self._progress.nothing_before = None
 
     def leave_to_transactions(self) -> None:
         """Leave the positions of its partition to transactions: nothing else stores them from now on."""
@@ -94,6 +95,7 @@ class PartitionProgress:
         "committed",
         "in_hand",
         "log_gone",
+        "nothing_before",
         "outstanding",
         "state",
         "stored_by_transactions",
@@ -111,6 +113,8 @@ class PartitionProgress:
         self._floor = position
         self._first: DeliveredSpan | None = None
         self._last: DeliveredSpan | None = None
+        self.nothing_before: Position | None = None
+        """Between the last record delivered and this position there is nothing to deliver; None: not known."""
         self.committed = committed
         self.in_hand = 0
         """Spans being processed."""
@@ -162,7 +166,10 @@ class PartitionProgress:
         while span is not None and (span in spans or span.complete):
             position, left = span.next_position, left - (span in spans)
             span = span._next
-        return None if left or position is None else self._not_before_floor(position)
+        if left or position is None:
+            return None
+        behind = position if span is not None or self.nothing_before is None else max(position, self.nothing_before)
+        return self._not_before_floor(behind)
 
     def _not_before_floor(self, position: Position) -> Position:
         return position if self._floor is None or position > self._floor else self._floor
@@ -176,6 +183,17 @@ class PartitionProgress:
             self.outstanding -= span._delivered
             self._unlink(span)
         self._floor = self._not_before_floor(position)
+        self._pass_over()
+
+    def pass_over(self, position: Position) -> None:
+        """Note that nothing is left to deliver before `position`: once everything delivered is processed, so is what
+        follows it up to there (ends of transactions, records of those that were aborted, what was compacted away)."""
+        self.nothing_before = position
+        self._pass_over()
+
+    def _pass_over(self) -> None:
+        if self._first is None and self._floor is not None and self.nothing_before is not None:
+            self._floor = self._not_before_floor(self.nothing_before)
 
     def compare_topic(self, topic_id: bytes | None) -> None:
         """Compare its topic with the one that brokers have now; None: not known."""
@@ -205,6 +223,7 @@ class PartitionProgress:
             self._floor = self._not_before_floor(span.next_position)
             self.outstanding -= span._delivered
             self._unlink(span)
+            self._pass_over()
 
     def _unlink(self, span: DeliveredSpan) -> None:
         following, previous = span._next, span._previous
