@@ -59,6 +59,7 @@ class Contents:
         group_added: True once the coordinator has added the group.
         started: True once the coordinator has the transaction, so that it must be ended there.
         in_doubt: The last request to add partitions or a group that may be applied although there was no such answer.
+        undecidable: True once repeating that request cannot tell whether the coordinator has the transaction.
     """
 
     wanted: dict[TopicPartition, None] = field(default_factory=dict)
@@ -68,6 +69,7 @@ class Contents:
     group_added: bool = False
     started: bool = False
     in_doubt: AddPartitionsToTxnRequest | AddOffsetsToTxnRequest | None = None
+    undecidable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

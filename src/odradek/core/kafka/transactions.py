@@ -48,6 +48,12 @@ __all__ = ["Destination", "Outgoing", "TransactionalProducerState", "Transaction
 RETRY_SOON_S = 0.02  # after CONCURRENT_TRANSACTIONS: the marker of the last transaction is still being written
 
 _PASSING = (TransactionReaction.RETRY, TransactionReaction.RETRY_SOON, TransactionReaction.FIND_COORDINATOR)
+_UNDECIDED = (
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+)
+"""Answers to an addition that say nothing of whether it was applied before."""
 _S, _E = TransactionalProducerState, TransactionEvent
 
 
@@ -236,10 +242,13 @@ class Transactions:
         """Return the addition that may be applied, if nothing else proves that the coordinator has the transaction.
 
         Without EndTxn a transaction that the coordinator has would stay open until it times out, which fences the
-        producer. EndTxn for one that it does not have is an error. Repeating the addition decides between the two.
+        producer. EndTxn for one that it does not have is an error. Repeating the addition decides between the two,
+        unless its topic was deleted: then EndTxn is sent, and INVALID_TXN_STATE counts as the end (`_react`).
         """
-        request = self._contents.in_doubt
-        return None if request is None or self._contents.started else (Destination.TRANSACTION_COORDINATOR, request)
+        contents = self._contents
+        if contents.in_doubt is None or contents.started or contents.undecidable:
+            return None
+        return Destination.TRANSACTION_COORDINATOR, contents.in_doubt
 
     def _addressed(self, destination: Destination, request: Request[Any]) -> Outgoing:
         """Address the request to its coordinator, or return FindCoordinator if that is not known."""
@@ -273,7 +282,7 @@ class Transactions:
 
     def _end(self, *, committed: bool) -> tuple[Destination, Request[Any]] | None:
         """Return EndTxn. A transaction to which nothing was added ends without it."""
-        if not self._contents.started:
+        if not (self._contents.started or self._contents.undecidable):
             self._ended()
             return None if self.state is _S.READY else self._work()
         return Destination.TRANSACTION_COORDINATOR, self._requests().end(committed=committed)
@@ -341,6 +350,12 @@ class Transactions:
         error = broker_error(code, f"{sent.request.SPEC.name} of {self.transactional_id}")
         if isinstance(sent.request, AddPartitionsToTxnRequest | AddOffsetsToTxnRequest) and may_be_applied(code):
             self._contents.in_doubt = sent.request
+        if self.state is _S.ABORTING and sent.request is self._contents.in_doubt and code in _UNDECIDED:
+            self._contents.undecidable = True
+            return
+        if self._contents.undecidable and code == ErrorCode.INVALID_TXN_STATE:
+            self._ended()  # the coordinator never had the transaction
+            return
         reaction = reaction_to(code)
         self.passing = error if reaction in _PASSING else None
         match reaction:
