@@ -330,6 +330,34 @@ def test_a_transaction_that_misses_a_batch_is_aborted(code: int, log_start: int,
     assert state.identity == ProducerIdentity(4000, 3) and state.has_gap is gap
 
 
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_topic_that_was_made_again_begins_again_in_the_next_transaction(others: int) -> None:
+    """From 1.0 to 2.4 brokers refuse the sequence of a producer that they do not know, and there is no other epoch."""
+    state = ready(transactional=True)
+    state.answered(state.stamp(A, 5), 0, 100)
+    state.answered(state.stamp(B, 5), 0, 100)
+    stamps = [state.stamp(A, 2) for _ in range(1 + others)]
+    assert state.answered(stamps[0], 59, log_start_offset=0) is NextStep.ABORT
+    for stamp in stamps[1:]:
+        assert state.answered(stamp, 59, log_start_offset=0) is NextStep.ABORT
+    state.begin_forgotten_again()
+    assert not state.has_gap
+    assert (state.stamp(A, 1).base_sequence, state.stamp(B, 1).base_sequence) == (0, 5)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_it_does_not_begin_again_where_a_batch_may_yet_be_written(first: bool) -> None:
+    state = ready(transactional=True)
+    state.answered(state.stamp(A, 5), 0, 100)
+    refused, behind = state.stamp(A, 2), state.stamp(A, 2)
+    assert state.answered(refused, 59, log_start_offset=0, may_be_written=first) is NextStep.ABORT
+    state.begin_forgotten_again()
+    assert state.has_gap, "one is in flight"
+    state.give_up(behind, may_be_written=not first)
+    state.begin_forgotten_again()
+    assert state.has_gap
+
+
 def test_an_expired_batch_of_a_transaction_leaves_the_epoch_to_the_abort() -> None:
     state = ready(transactional=True)
     state.give_up(state.stamp(A, 1), may_be_written=True)

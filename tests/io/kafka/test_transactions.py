@@ -199,7 +199,7 @@ class Bench:
                 raise self.failures[0][0]
             await self.changed.wait()
         self.transactions.assign(batch)
-        assert self.transactions.resolve(batch, PartitionResult(T0)).error is None
+        assert self.transactions.resolve(batch, PartitionResult(T0, position=Position(0))).error is None
 
 
 @pytest.fixture
@@ -412,3 +412,28 @@ async def test_a_producer_that_ends_inside_of_a_transaction_keeps_no_member_wait
     bench.transactions.stop(od.Fenced("id", "a test"))
     with anyio.fail_after(10):
         assert await member.committed([T0]) == {T0: 3}
+
+
+@pytest.mark.parametrize("bump", [False, True])
+async def test_a_producer_goes_on_in_a_topic_that_was_made_again(
+    bench: Bench, coordinator: Coordinator, bump: bool
+) -> None:
+    """Before 2.5 there is no new epoch: the sequences of the partition begin again in the same one."""
+    transactions, refused = bench.transactions, PartitionBatch(T0, [b"v"])
+    transactions._machine.has_epoch_bump = bump
+    unknown = od.BrokerError(ErrorCode.UNKNOWN_PRODUCER_ID, "UNKNOWN_PRODUCER_ID")
+    with anyio.fail_after(30):
+        await transactions.initialize()
+        assert await bench.transaction() == "committed"
+        transactions.begin()
+        while not transactions.may_send(refused, 0):
+            await bench.changed.wait()
+        transactions.assign(refused)
+        error = transactions.resolve(refused, PartitionResult(T0, unknown, log_start=Position(0))).error
+        assert error is unknown and not error.retriable
+        transactions.fail(error)
+        await transactions.abort()
+        assert coordinator.ended == [True, False] and coordinator.epoch == bump
+        assert await bench.transaction() == "committed"
+        stamp = transactions.producer.stamp(T0, 1)
+    assert (stamp.producer.epoch, stamp.base_sequence) == (bump, 1)

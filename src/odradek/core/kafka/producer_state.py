@@ -87,6 +87,8 @@ class _Sequences:
         overtaken: How many batches were acknowledged behind the first pending one.
         in_doubt: The broker may expect neither `expected` nor the sequence of the first pending batch.
         refused: The first pending batch does not have the sequence that the broker expects.
+        forgotten: The broker has lost the producer with acknowledged records, as where the topic was made again: it
+            expects sequence 0.
     """
 
     producer: ProducerIdentity
@@ -98,6 +100,7 @@ class _Sequences:
     overtaken: int = 0
     in_doubt: bool = False
     refused: bool = False
+    forgotten: bool = False
 
     def before(self, sequence: int) -> int:
         """Return how many sequences `sequence` is before the next one."""
@@ -129,7 +132,17 @@ class IdempotentProducer:
     @property
     def has_gap(self) -> bool:
         """True if a broker may expect another sequence than the next one of its partition: the epoch must change."""
-        return any(state.pending or state.expected != state.following for state in self._partitions.values())
+        return any(
+            state.pending or state.expected != state.following or state.forgotten for state in self._partitions.values()
+        )
+
+    def begin_forgotten_again(self) -> None:
+        """Let the partitions whose broker has lost the producer begin at sequence 0 of the same epoch, if that is all
+        that is wrong there. For clusters that raise no epoch (KIP-360), after a transaction whose batches there were
+        refused: none of them can be written any more."""
+        for partition, state in list(self._partitions.items()):
+            if state.forgotten and not state.pending and state.expected == state.following:
+                del self._partitions[partition]
 
     def identify(
         self, producer_id: int, epoch: int, transactional_id: str | None = None, *, transactions_v2: bool = False
@@ -194,12 +207,14 @@ class IdempotentProducer:
             return _step(code)
         step = self._next_step(state, stamp, code, log_start_offset) if code else NextStep.DONE
         # What is sent again keeps its stamp: by that the broker recognises a batch that it has written before (KIP-98).
-        # Every other error ends the stamp. Only FAIL says that nothing was written; otherwise its numbers may be in
+        # Every other error ends the stamp. Only FAIL, and the ABORT
+        # of a broker that does not know the producer, say that nothing was written; otherwise its numbers may be in
         # use, and no later batch of the partition may be written before that is known.
         if step in (NextStep.DONE, NextStep.DUPLICATE):
             self._acknowledge(state, stamp, offset)
         elif step not in (NextStep.RETRY, NextStep.REFRESH):
-            self.give_up(stamp, may_be_written=may_be_written or step is not NextStep.FAIL)
+            is_refused = step is NextStep.FAIL or (step is NextStep.ABORT and state.forgotten)
+            self.give_up(stamp, may_be_written=may_be_written or not is_refused)
             if self._transactional and step is NextStep.FAIL:
                 return NextStep.ABORT
         return step
@@ -299,6 +314,7 @@ class IdempotentProducer:
         if forgotten and log_start_offset < 0:
             return NextStep.RETRY  # this response does not say why; a later one may
         if not forgotten or state.acked_offset >= log_start_offset:
+            state.forgotten = forgotten
             return NextStep.ABORT  # data was lost
         # Retention has deleted all that the producer wrote: the broker expects sequence 0 of the same epoch.
         state.expected, state.established, state.acked_offset, state.refused = 0, False, -1, True

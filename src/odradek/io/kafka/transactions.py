@@ -161,6 +161,8 @@ class CoordinatedTransactions(BatchSequences, ABC):
         If a broker may expect other sequences than those of the next batches, the producer gets a new epoch.
         """
         machine = self._machine
+        if not machine.has_epoch_bump:  # then any other gap ends the producer
+            self.producer.begin_forgotten_again()
         if machine.state in (_S.OPEN, _S.FAILED) and self.producer.has_gap:
             machine.batch_failed(machine.error or NotWritten((), "the transaction was aborted"), new_epoch=True)
         if machine.state in (_S.OPEN, _S.FAILED):
