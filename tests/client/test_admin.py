@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import odradek as od
@@ -141,6 +143,28 @@ async def test_a_partition_without_a_leader_has_an_error_of_its_own() -> None:
     async with cluster.connect() as k:
         results = await k.admin.reset_positions("g", {P0: LATEST, P1: LATEST})
         assert results.done.keys() == {P0} and "no broker leads" in str(results.failed[P1])
+
+
+@pytest.mark.parametrize("at", [EARLIEST, od.AtTime(0.0), 1])
+async def test_a_topic_that_may_not_be_read_does_not_keep_others_from_new_positions(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, at: Any
+) -> None:
+    denied = od.TopicPartition("denied", 0)
+    async with cluster.connect() as k:
+        read = k.driver.metadata.table_for_topic
+
+        async def refuse(topic: str) -> Any:
+            if topic == "denied":
+                raise od.BrokerError(29, "TOPIC_AUTHORIZATION_FAILED")
+            return await read(topic)
+
+        monkeypatch.setattr(k.driver.metadata, "table_for_topic", refuse)
+        results = await k.admin.reset_positions("g", {denied: at, P0: at})
+        assert results.done.keys() == {P0}
+        assert "TOPIC_AUTHORIZATION_FAILED" in str(results.failed[denied])
+        if at != 1:
+            deleted = await k.admin.delete_records({denied: at, P0: at})
+            assert deleted.done == {P0: 0} and deleted.failed.keys() == {denied}
 
 
 async def test_a_position_that_cannot_be_stored_does_not_keep_others_from_it(

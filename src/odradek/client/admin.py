@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from odradek import arguments
@@ -29,7 +29,7 @@ from odradek.core.admin import (
     TopicDescription,
     TopicSettings,
 )
-from odradek.errors import ConfigError, GroupError, OdradekError, Unreachable, Unsupported
+from odradek.errors import BrokerError, ConfigError, GroupError, OdradekError, Unreachable, Unsupported
 from odradek.io.gather import gather_outcomes
 from odradek.types import LATEST, AtTime, Position, PositionSpec, TopicPartition
 
@@ -400,9 +400,10 @@ class Admin(AdminOfAccess, AdminOfBrokers):
         """
         arguments.check_all(_RULES, group=group, dry_run=dry_run)
         wanted: dict[TopicPartition, Any] = _RULES["positions"]("positions", positions)
-        missing = await missing_partitions(self._driver, wanted)
-        after, failed = await self._resolve({p: at for p, at in wanted.items() if p not in missing})
-        failed |= missing
+        unknown: dict[TopicPartition, OdradekError] = {**await self._read_topics(wanted)}
+        unknown |= await missing_partitions(self._driver, [p for p in wanted if p not in unknown])
+        after, failed = await self._resolve({p: at for p, at in wanted.items() if p not in unknown})
+        failed |= unknown
         before = await self._driver.offsets(group).fetch(list(after))
         if not dry_run:
             await self._refuse_members(group)
@@ -418,12 +419,23 @@ class Admin(AdminOfAccess, AdminOfBrokers):
         """Return exact positions, None where None is wanted, and errors."""
         exact = {p: None if at is None else Position(at) for p, at in wanted.items() if not _has_meaning(at)}
         meanings = {p: at for p, at in wanted.items() if _has_meaning(at)}
-        for topic in {partition.topic for partition in meanings}:
-            await self._driver.metadata.table_for_topic(topic)
-        resolved, failed = await resolve_positions(self._driver, meanings)
+        unknown = await self._read_topics(meanings)
+        resolved, failed = await resolve_positions(self._driver, {p: meanings[p] for p in meanings if p not in unknown})
+        failed |= unknown
         for partition in meanings.keys() - resolved.keys() - failed.keys():
             failed[partition] = Unreachable("tcp", str(partition), "no broker leads this partition now")
         return {**exact, **resolved}, failed
+
+    async def _read_topics(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, BrokerError]:
+        """Read the topics of partitions, so that their leaders are known. Return the error of one topic, such as that
+        this client may not know of it, for its partitions."""
+        refused: dict[str, BrokerError] = {}
+        for topic in {partition.topic for partition in partitions}:
+            try:
+                await self._driver.metadata.table_for_topic(topic)
+            except BrokerError as error:
+                refused[topic] = error
+        return {partition: refused[partition.topic] for partition in partitions if partition.topic in refused}
 
     async def _refuse_members(self, group: str) -> None:
         try:
