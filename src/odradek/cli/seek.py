@@ -6,13 +6,14 @@ import json
 import re
 import shlex
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TextIO
 
 import click
 
 import odradek as od
-from odradek.cli.cluster_queries import beyond_end, extents, find_partitions
+from odradek.cli.cluster_queries import PartitionExtent, extents, find_partitions
 from odradek.cli.json_records import partition_id
 from odradek.cli.options import APPLY, JSON, Last, clustered, examples, start_position
 from odradek.cli.output import echo_failures, echo_json, echo_rows
@@ -69,7 +70,7 @@ Find = Callable[[od.Cluster], Awaitable[Wanted]]
     metavar="TOPIC",
     help="Only this topic, which GROUP need not have read.",
 )
-@click.option("--force", is_flag=True, help="Also to a position beyond the end of its partition.")
+@click.option("--force", is_flag=True, help="Also to a position that the log of its partition does not have.")
 @APPLY
 @JSON
 @clustered
@@ -88,8 +89,9 @@ def seek(
     """Change the positions that GROUP has committed, on all partitions of the topics it has read.
 
     Without --apply, print what would change. With it, print the command that undoes the change as well. The group must
-    have no members meanwhile: they would commit over it. A position beyond the end is refused without --force: no log
-    has it, so the next consumer would begin where its own settings say (`reset`, auto.offset.reset).
+    have no members meanwhile: they would commit over it. A position beyond the end, or before the beginning, is refused
+    without --force: no log has it, so the next consumer would begin where its own settings say (`reset`,
+    auto.offset.reset).
     """
     if sum(each is not None for each in (to, shift, other, file)) != 1:
         raise click.UsageError("exactly one of --to, --shift, --to-group and --to-file is required")
@@ -105,10 +107,10 @@ def seek(
         find = partial(_committed, group=other, topics=topics)
     else:
         find = partial(_everywhere, group=group, topics=topics, position=_position(to or ""))
-    changes, failed = od.run(_seek, url, group, find, force, apply)
+    changes, failed, undo_force = od.run(_seek, url, group, find, force, apply)
     _print(changes, as_lines)
     if apply and changes:
-        undo = _undo(group, changes)
+        undo = _undo(group, changes, undo_force)
         echo_json({"undo": undo}) if as_lines else click.echo(f"undo: {undo}")
     elif not apply:
         click.echo("nothing was changed: add --apply", err=True)
@@ -157,16 +159,32 @@ def _file_targets(file: TextIO) -> Targets:
 
 async def _seek(
     url: str, group: str, find: Find, force: bool, apply: bool
-) -> tuple[Mapping[TopicPartition, PositionChange], Mapping[TopicPartition, od.OdradekError]]:
+) -> tuple[Mapping[TopicPartition, PositionChange], Mapping[TopicPartition, od.OdradekError], bool]:
+    """Change positions. Return the changes, what has failed, and whether undoing it needs --force."""
     async with od.connect(url) as k:
         wanted = await find(k)
-        for partition, end in ({} if force else await beyond_end(k, wanted)).items():
+        for partition, why in ({} if force else await _outside(k, wanted)).items():
             raise click.ClickException(
-                f"{partition}: {wanted[partition]} is beyond the end, {end}: the group would continue where the "
-                "settings of its next consumer say; --force commits it nevertheless"
+                f"{partition}: {wanted[partition]} is {why}: the group would continue where the settings of its next "
+                "consumer say; --force commits it nevertheless"
             )
         results = await k.admin.reset_positions(group, wanted, dry_run=not apply)
-    return {p: results.done[p] for p in sorted(results.done)}, results.failed
+        before = {p: change.before for p, change in results.done.items()} if apply else {}
+        undo_force = True
+        with suppress(od.OdradekError):  # what was done is said all the same
+            undo_force = bool(await _outside(k, before))
+    return {p: results.done[p] for p in sorted(results.done)}, results.failed, undo_force
+
+
+async def _outside(k: od.Cluster, positions: Mapping[TopicPartition, object]) -> dict[TopicPartition, str]:
+    """Return the partitions whose log does not have the position, and where that is. Only numbers can be outside."""
+    exact = {p: at for p, at in positions.items() if isinstance(at, int)}
+    known: dict[TopicPartition, PartitionExtent] = {}
+    for topic in {partition.topic for partition in exact}:
+        known |= await extents(k, topic)
+    late = {p: f"beyond the end, {known[p].latest}" for p, at in exact.items() if p in known and at > known[p].latest}
+    early = {p: at for p, at in exact.items() if p in known and at < known[p].earliest}
+    return late | {p: f"before the beginning, {known[p].earliest}" for p in early}
 
 
 async def _find_targets(k: od.Cluster, targets: Targets) -> Wanted:
@@ -222,10 +240,10 @@ def _distance(change: PositionChange) -> int | None:
     return None if change.before is None or change.after is None else change.after - change.before
 
 
-def _undo(group: str, changes: Mapping[TopicPartition, PositionChange]) -> str:
+def _undo(group: str, changes: Mapping[TopicPartition, PositionChange], force: bool) -> str:
     """Return the command that commits the positions from before."""
     positions = ",".join(f"{partition}={_text(change.before)}" for partition, change in changes.items())
-    return shlex.join(["odradek", "seek", group, "--to", positions, "--apply"])
+    return shlex.join(["odradek", "seek", group, "--to", positions, *["--force"] * force, "--apply"])
 
 
 def _text(position: Position | None) -> str:

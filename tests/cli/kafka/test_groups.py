@@ -77,6 +77,21 @@ def test_positions_of_a_file_or_a_group_beyond_the_end_are_refused(
     assert committed(odradek, group)[0] == 5
 
 
+def test_a_position_before_the_beginning_is_refused_and_undone_with_force(
+    odradek: Command, group: str, created: str, call: Run
+) -> None:
+    """The committed position is one of records that were deleted afterwards."""
+    odradek("seek", group, "--to", f"{created}/0=1", "--apply")
+    odradek("topic", "delete-records", f"{created}/0", "--before", "2", "--apply")
+    for source in (["--to", f"{created}/0=1"], ["--to-group", group]):
+        code, _, errors = call("seek", group, *source, "--apply")
+        assert code == 1 and f"{created}/0: 1 is before the beginning, 2" in errors
+    code, printed, _ = call("seek", group, "--to", f"{created}/0=2", "--apply")
+    assert code == 0 and f"undo: odradek seek {group} --to {created}/0=1 --force --apply" in printed
+    odradek("seek", group, "--to", f"{created}/0=1", "--force", "--apply")
+    assert committed(odradek, group)[0] == 1
+
+
 @pytest.mark.parametrize(
     "text",
     [
