@@ -64,10 +64,10 @@ async def test_a_record_knows_where_it_is() -> None:
     cluster.append("t", [b"one", ProducerRecord(b"two", b"k", (("h", b"1"),), 1000), b"three"])
     async with reading(cluster, until=LATEST) as reader:
         records = [record async for record in reader]
-    created, appended = TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME
+    created = TimestampType.CREATE_TIME
     assert records[1:] == [
         Record(b"two", b"k", (("h", b"1"),), 1000, created, Position(1), Position(2), 0, tp()),
-        Record(b"three", None, (), 1_700_000_000_500, appended, Position(2), Position(3), 0, tp()),
+        Record(b"three", None, (), 1_700_000_000_500, created, Position(2), Position(3), 0, tp()),
     ]
 
 

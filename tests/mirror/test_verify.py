@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -160,19 +160,28 @@ async def test_other_partitions_are_compared_all_the_same(monkeypatch: pytest.Mo
 # ---- timestamps ----------------------------------------------------------------------------------------------
 
 
-async def test_timestamps_that_the_target_sets_itself_do_not_count(pair: Pair) -> None:
+async def copied_with_times_of_the_target(pair: Pair, of_target: Collection[int]) -> None:
+    """Copy ROWS; the target sets the time of those with these numbers."""
     pair.source.append("orders", ROWS)
-    pair.copied([row._replace(timestamp=None) for row in ROWS], TWO_RUNS, 10)
+    pair.copied(ROWS, TWO_RUNS, 10)
+    pair.target.truncate_log(P0, 0)
+    async with pair.target.connect() as k:
+        for number, row in enumerate(ROWS):
+            times = "LogAppendTime" if number in of_target else "CreateTime"
+            (await k.admin.alter_topic_configs({"orders": {"message.timestamp.type": times}})).check()
+            pair.target.append("orders", [row])
+
+
+async def test_timestamps_that_the_target_sets_itself_do_not_count(pair: Pair) -> None:
+    await copied_with_times_of_the_target(pair, range(10))
     assert (await compared(pair)).equal
 
 
 async def test_of_some_records_the_timestamps_count(pair: Pair) -> None:
-    pair.source.append("orders", ROWS)
-    rows = [row._replace(timestamp=None) if number % 2 else row for number, row in enumerate(ROWS)]
-    pair.copied(rows, TWO_RUNS, 10)
+    await copied_with_times_of_the_target(pair, range(1, 9, 2))
     assert (await compared(pair)).equal
     pair.target.truncate_log(P0, 8)
-    pair.target.append("orders", [record(8, timestamp=1), rows[9]])
+    pair.target.append("orders", [record(8, timestamp=1), ROWS[9]])
     difference = (await compared(pair)).difference
     assert difference is not None and (difference.kind, difference.index, difference.offset) == ("timestamp", 4, 8)
 

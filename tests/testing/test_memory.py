@@ -66,7 +66,7 @@ async def test_null_values_keys_headers_and_timestamps_are_stored_as_sent() -> N
     assert [each.record._replace(headers=tuple(each.record.headers)) for each in stored] == FULL
     assert [each.offset for each in stored] == [0, 1, 2, 3]
     assert [each.timestamp for each in stored] == [1_600_000_000_000, 1_600_000_000_001, 0, 1_700_000_000_500]
-    assert [each.timestamp_type for each in stored] == [TimestampType.CREATE_TIME] * 3 + [TimestampType.LOG_APPEND_TIME]
+    assert [each.timestamp_type for each in stored] == [TimestampType.CREATE_TIME] * 4
     assert cluster.log(ORDERS) == stored
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from random import Random
 from typing import Any
 
 import anyio
@@ -29,7 +30,7 @@ from odradek.errors import (
 )
 from odradek.testing import MemoryCluster
 from odradek.testing.memory import MemoryBatch, MemoryRequest
-from odradek.types import TopicPartition
+from odradek.types import TimestampType, TopicPartition
 
 pytestmark = pytest.mark.anyio
 
@@ -405,3 +406,63 @@ def test_a_client_that_was_given_a_backoff_waits_that_long_after_a_cut() -> None
                 assert len(cluster.requests("connect", broker=1)) == 1
 
     anyio.run(main)
+
+
+# ---- what the configuration of a topic allows -------------------------------------------------------------------
+
+
+async def configure(k: od.Cluster, **config: str) -> None:
+    changes = {name.replace("_", "."): value for name, value in config.items()}
+    (await k.admin.alter_topic_configs({"t": changes})).check()
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+async def test_a_batch_larger_than_the_topic_allows_is_sent_in_parts_and_such_a_record_is_refused(
+    compression: Any,
+) -> None:
+    cluster = MemoryCluster(topics={"t": 1})
+    async with cluster.connect() as k, k.producer(compression=compression) as out:
+        await configure(k, max_message_bytes="200")
+        many = [bytes([n]) * 90 for n in range(12)] if compression == "none" else [random_bytes(n) for n in range(12)]
+        (await out.send_many("t", many)).check()
+        with pytest.raises(Rejected, match="MESSAGE_TOO_LARGE"):
+            await out.send("t", random_bytes(99, 300))
+        await configure(k, max_message_bytes="400")
+        await out.send("t", random_bytes(99, 300))
+    assert values(cluster) == [*many, random_bytes(99, 300)]
+
+
+def random_bytes(seed: int, size: int = 90) -> bytes:
+    return Random(seed).randbytes(size)
+
+
+async def test_the_time_of_records_is_that_of_the_log_if_the_topic_says_so() -> None:
+    cluster = MemoryCluster(topics={"t": 1})
+    cluster.clock.hold(1_700_000_000.0)
+    async with cluster.connect() as k, k.producer() as out:
+        assert (await out.send("t", b"1", timestamp=5)).timestamp is None
+        await configure(k, message_timestamp_type="LogAppendTime")
+        assert (await out.send("t", b"2", timestamp=5)).timestamp == 1_700_000_000_000
+        cluster.append("t", [ProducerRecord(b"3", timestamp=5)])
+    times = [(stored.timestamp, stored.timestamp_type) for stored in cluster.records("t")]
+    of_log = 1_700_000_000_000, TimestampType.LOG_APPEND_TIME
+    assert times == [(5, TimestampType.CREATE_TIME), of_log, of_log]
+
+
+async def test_records_of_a_topic_that_is_compacted_need_keys() -> None:
+    cluster = MemoryCluster(topics={"t": 1})
+    async with cluster.connect() as k, k.producer() as out:
+        await configure(k, cleanup_policy="delete,compact")
+        acks = await out.send_many("t", [ProducerRecord(b"1", b"k"), ProducerRecord(b"2"), ProducerRecord(b"3", b"k")])
+        assert [failure.record.value for failure in acks.failed] == [b"2"]
+        assert "without key" in str(acks.failed[0].error)
+    assert values(cluster) == [b"1", b"3"]
+
+
+@pytest.mark.parametrize(
+    "change", [{"max_message_bytes": "x"}, {"message_timestamp_type": "x"}, {"cleanup_policy": "x"}]
+)
+async def test_values_that_a_topic_cannot_have_are_refused(change: dict[str, str]) -> None:
+    async with MemoryCluster(topics={"t": 1}).connect() as k:
+        with pytest.raises(BrokerError, match="INVALID_CONFIG"):
+            await configure(k, **change)

@@ -1,5 +1,5 @@
-"""Administration of an in-memory cluster (`core.admin.ClusterAdmin`): topics, with configurations that have no effect,
-records, groups and transactions."""
+"""Administration of an in-memory cluster (`core.admin.ClusterAdmin`): topics, with configurations of which some have an
+effect, records, groups and transactions."""
 
 from __future__ import annotations
 
@@ -43,8 +43,15 @@ __all__ = ["MemoryAdmin"]
 K = TypeVar("K")
 V = TypeVar("V")
 
-OUT_OF_RANGE, UNKNOWN_TOPIC, INVALID_TOPIC, TOPIC_EXISTS, INVALID_PARTITIONS = 1, 3, 17, 36, 37
+OUT_OF_RANGE, UNKNOWN_TOPIC, INVALID_TOPIC, TOPIC_EXISTS, INVALID_PARTITIONS, INVALID_CONFIG = 1, 3, 17, 36, 37, 40
 INVALID_TXN_STATE, NON_EMPTY_GROUP, NO_GROUP, NO_TRANSACTIONAL_ID = 48, 68, 69, 105
+
+VALUES = {
+    "max.message.bytes": r"\d{1,10}",
+    "message.timestamp.type": "CreateTime|LogAppendTime",
+    "cleanup.policy": "(compact|delete)?(, *(compact|delete))*",
+}
+"""Entries of the configuration of a topic that have an effect, and their values."""
 
 
 class MemoryAdmin(ClusterAdmin):
@@ -67,7 +74,7 @@ class MemoryAdmin(ClusterAdmin):
     async def create_topics(
         self, topics: Mapping[str, TopicSettings], *, validate_only: bool
     ) -> Results[str, CreatedTopic]:
-        """Create topics (see `ClusterAdmin`); replicas and configuration have no effect."""
+        """Create topics (see `ClusterAdmin`); replicas have no effect, and nor has most of the configuration."""
 
         def create(name: str) -> CreatedTopic:
             count = topics[name].partitions or 1
@@ -75,6 +82,7 @@ class MemoryAdmin(ClusterAdmin):
                 raise BrokerError(INVALID_TOPIC, "INVALID_TOPIC_EXCEPTION", f"creating topic {name!r}")
             if name in self._state.table.topics:
                 raise BrokerError(TOPIC_EXISTS, "TOPIC_ALREADY_EXISTS", f"creating topic {name!r}")
+            _check_config(name, topics[name].config)
             if not validate_only:
                 brokers = sorted(self._state.brokers)
                 self._state.set_topic(name, {number: brokers[number % len(brokers)] for number in range(count)})
@@ -123,10 +131,12 @@ class MemoryAdmin(ClusterAdmin):
     async def alter_topic_configs(
         self, changes: Mapping[str, Mapping[str, ConfigChange]], *, validate_only: bool
     ) -> Results[str, None]:
-        """Change entries of the configuration of topics (see `ClusterAdmin`), whatever their names and values are."""
+        """Change entries of the configuration of topics (see `ClusterAdmin`), whatever their names are, and the values
+        of those that have no effect."""
 
         def alter(name: str) -> None:
             changed = merged_config(self._config(name), changes[name])
+            _check_config(name, changed)
             if not validate_only:
                 self._state.configs[name] = changed
 
@@ -296,6 +306,13 @@ def _producers(log: MemoryLog) -> list[ProducerDescription]:
         sequence, first = last.base_sequence + last.records - 1, None if start is None else Position(start[0])
         described.append(ProducerDescription(number, last.producer.epoch, sequence, timestamp, None, first))
     return described
+
+
+def _check_config(topic: str, config: Mapping[str, str]) -> None:
+    """Raise BrokerError for a value that an entry with an effect cannot have."""
+    for name, value in config.items():
+        if not re.fullmatch(VALUES.get(name, ".*"), value, re.DOTALL):
+            raise BrokerError(INVALID_CONFIG, "INVALID_CONFIG", f"topic {topic!r}: {name}={value!r}")
 
 
 def _listing(log: MemoryLog, at: OffsetChoice, end: Position) -> OffsetListing:

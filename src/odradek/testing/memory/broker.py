@@ -19,7 +19,9 @@ from odradek.core.interfaces import (
     PartitionBatch,
     PartitionFetch,
     PartitionResult,
+    ProducerRecord,
 )
+from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.list_offsets import time_ms
 from odradek.core.produce.batch import as_record
 from odradek.errors import BrokerError, ConnectionLost, MessageTooLarge, OdradekError, Unreachable
@@ -29,7 +31,8 @@ from odradek.io.observation import ConnectionObservation, RequestObservation
 from odradek.testing.memory.faults import MemoryBatch, MemoryRequest, Operation
 from odradek.testing.memory.log import MemoryDecoder, MemoryLog, compressed_bytes, record_bytes
 from odradek.testing.memory.state import ClusterState
-from odradek.types import AtTime, Broker, Position, PositionSpec, TopicPartition
+from odradek.types import AtTime, Broker, Position, PositionSpec, TimestampType, TopicPartition
+from odradek.wire.kafka.error_codes import ErrorCode
 
 __all__ = ["MemoryBrokerClient", "MemoryProduce"]
 
@@ -300,16 +303,41 @@ class MemoryBrokerClient:
         partition = batch.partition
         if (error := self._state.error_of("produce", partition, self.broker.id)) is not None:
             return PartitionResult(partition, error)
+        records = list(map(as_record, batch.records))
+        if (refused := self._refusal(batch, records)) is not None:
+            return refused
         log, stamp = self._state.logs[partition], batch.stamp
         if stamp is not None:  # a batch of a transaction
             try:
                 self._state.transactions.add_partition(stamp)
                 if (position := log.stored_before(stamp)) is not None:
                     return PartitionResult(partition, None, position)
-            except BrokerError as refused:
-                return PartitionResult(partition, refused)
-        stored = log.append(list(map(as_record, batch.records)), self._state.now_ms(), stamp)
-        return PartitionResult(partition, None, Position(stored[0].offset) if stored else None)
+            except BrokerError as error:
+                return PartitionResult(partition, error)
+        now_ms, times = self._state.now_ms(), self._state.timestamp_type(partition.topic)
+        stored = log.append(records, now_ms, stamp, times)
+        stored_at = now_ms if times is TimestampType.LOG_APPEND_TIME else None
+        return PartitionResult(partition, None, Position(stored[0].offset) if stored else None, stored_at)
+
+    def _refusal(self, batch: PartitionBatch, records: Sequence[ProducerRecord]) -> PartitionResult | None:
+        """Return why the configuration of its topic does not allow a batch, or None."""
+        partition = batch.partition
+        if self._state.needs_keys(partition.topic):
+            where = f"{partition.topic}-{partition.partition}"
+            why = f"Compacted topic cannot accept message without key in topic partition {where}."
+            missing = {row: why for row, record in enumerate(records) if record.key is None}
+            if missing:
+                error = broker_error(ErrorCode.INVALID_RECORD, f"produce to {partition}")
+                return PartitionResult(partition, error, record_errors=missing)
+        if (limit := self._state.largest_batch(partition.topic)) is None:
+            return None
+        size = sum(map(record_bytes, records)) if batch.compression == "none" else compressed_bytes(records)
+        if size <= limit:
+            return None
+        if len(records) > 1:
+            too_large = MessageTooLarge(str(partition), -1, size, size - 1, "max.message.bytes of the topic")
+            return PartitionResult(partition, too_large)
+        return PartitionResult(partition, broker_error(ErrorCode.MESSAGE_TOO_LARGE, f"produce to {partition}"))
 
     # ---- fetch ------------------------------------------------------------------------------------------------
 

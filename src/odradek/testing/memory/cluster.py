@@ -132,7 +132,8 @@ class MemoryCluster:
             ConfigError: There is no such partition.
         """
         log = self._log(TopicPartition(topic, partition))
-        stored = log.append([as_record(record) for record in records], self._state.now_ms())
+        times = self._state.timestamp_type(topic)
+        stored = log.append([as_record(record) for record in records], self._state.now_ms(), timestamp_type=times)
         self._state.changed.notify()
         return stored
 

@@ -55,12 +55,14 @@ class StoredRecord(NamedTuple):
         offset: Its position there.
         record: The record as it was sent.
         timestamp: The record's own, or the time of the cluster's clock when it was stored (ms since the epoch).
+        timestamp_type: Origin of the timestamp: the producer (CREATE_TIME) or the broker (LOG_APPEND_TIME).
     """
 
     partition: TopicPartition
     offset: int
     record: ProducerRecord
     timestamp: int
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME
 
     @property
     def value(self) -> bytes | None:
@@ -71,11 +73,6 @@ class StoredRecord(NamedTuple):
     def key(self) -> bytes | None:
         """Key of the record."""
         return self.record.key
-
-    @property
-    def timestamp_type(self) -> TimestampType:
-        """Origin of the timestamp: the producer (CREATE_TIME) or the broker (LOG_APPEND_TIME)."""
-        return TimestampType.LOG_APPEND_TIME if self.record.timestamp is None else TimestampType.CREATE_TIME
 
 
 def columns_of(stored: Sequence[StoredRecord], corrupt: Mapping[int, CorruptMessage] = NONE_CORRUPT) -> Columns:
@@ -123,11 +120,19 @@ class MemoryLog:
         first = min((offsets[0] for offsets in self.open.values()), default=self.end)
         return Position(max(self.start, first))
 
-    def append(self, records: Sequence[ProducerRecord], now_ms: int, stamp: Stamp | None = None) -> list[StoredRecord]:
+    def append(
+        self,
+        records: Sequence[ProducerRecord],
+        now_ms: int,
+        stamp: Stamp | None = None,
+        timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+    ) -> list[StoredRecord]:
         """Append records; return them as they are stored. Those with a stamp are part of a transaction."""
+        of_log = timestamp_type is TimestampType.LOG_APPEND_TIME
+        times = [now_ms if of_log or record.timestamp is None else record.timestamp for record in records]
         stored = [
-            StoredRecord(self.partition, offset, record, now_ms if record.timestamp is None else record.timestamp)
-            for offset, record in enumerate(records, self.end)
+            StoredRecord(self.partition, offset, record, timestamp, timestamp_type)
+            for offset, (record, timestamp) in enumerate(zip(records, times, strict=True), self.end)
         ]
         if stamp is not None:
             producer = stamp.producer.producer_id

@@ -20,7 +20,7 @@ from odradek.testing.memory.log import MemoryLog
 from odradek.testing.memory.metadata import MemoryRoutingTable
 from odradek.testing.memory.share import ShareGroupState
 from odradek.testing.memory.transactions import TransactionCoordinator
-from odradek.types import Broker, TopicPartition
+from odradek.types import Broker, TimestampType, TopicPartition
 
 if TYPE_CHECKING:
     from odradek.testing.memory.driver import MemoryDriver
@@ -46,7 +46,7 @@ class ClusterState:
         self.share_groups: dict[str, ShareGroupState] = {}
         self.transactions = TransactionCoordinator(self)
         self.configs: dict[str, dict[str, str]] = {}
-        """Entries of the configuration of topics. They have no effect."""
+        """Entries of the configuration of topics. `timestamp_type`, `largest_batch` and `needs_keys` have an effect."""
         self.clients: set[MemoryDriver] = set()
         """The clients that are open."""
         self.replicas: dict[TopicPartition, int] = {}
@@ -99,6 +99,26 @@ class ClusterState:
     def is_other_topic(self, topic: str, topic_id: bytes | None) -> bool:
         """Return True if there is another topic now than the one with this id, and brokers compare ids."""
         return topic_id not in (None, self.table.topic_id(topic)) and topic not in self.by_name
+
+    # ---- configuration of topics ------------------------------------------------------------------------------
+
+    def timestamp_type(self, topic: str) -> TimestampType:
+        """Return whose time the records of a topic have."""
+        is_of_log = self._config(topic, "message.timestamp.type") == "LogAppendTime"
+        return TimestampType.LOG_APPEND_TIME if is_of_log else TimestampType.CREATE_TIME
+
+    def largest_batch(self, topic: str) -> int | None:
+        """Return the size limit of a batch (bytes); None: there is none but that of producers."""
+        return int(self._config(topic, "max.message.bytes") or 0) or None
+
+    def needs_keys(self, topic: str) -> bool:
+        """Return True if every record of a topic has to have a key: it would be compacted."""
+        return "compact" in self._config(topic, "cleanup.policy")
+
+    def _config(self, topic: str, name: str) -> str:
+        return self.configs.get(topic, {}).get(name, "")
+
+    # ---- requests ---------------------------------------------------------------------------------------------
 
     def receive(self, request: MemoryRequest) -> None:
         """Take note of a request that has reached the cluster."""
