@@ -107,9 +107,11 @@ async def test_what_was_surely_not_sent_goes_again_in_order_and_once(cluster: Me
     assert [ack.repeated for ack in sends.outcomes.values()] == [False] * 3
 
 
-async def test_what_may_have_been_applied_goes_again_and_says_so(cluster: MemoryCluster) -> None:
+@pytest.mark.parametrize("acks", ["all", 1])
+async def test_what_may_have_been_applied_goes_again_and_says_so(cluster: MemoryCluster, acks: Any) -> None:
+    repeated = acks == 1  # else the producer is idempotent
     cluster.hold("produce", broker=1)
-    async with producing(cluster, latency=0) as out, anyio.create_task_group() as tasks:
+    async with producing(cluster, latency=0, acks=acks) as out, anyio.create_task_group() as tasks:
         sends = Sends(out, tasks)
         for value, partition in ((b"1", P0), (b"2", P2), (b"3", P0)):
             await sends.start(value, partition=partition)
@@ -117,9 +119,10 @@ async def test_what_may_have_been_applied_goes_again_and_says_so(cluster: Memory
         await wait_all_tasks_blocked()
         assert not sends.outcomes
         cluster.release("produce", broker=1)
-    assert stored(cluster, P0) == [b"1", b"1", b"3"]  # at least once, in order
+    assert stored(cluster, P0) == [*[b"1"] * (1 + repeated), b"3"]  # at least once, in order
     assert stored(cluster, P2) == [b"2"]
-    assert {value: ack.repeated for value, ack in sends.outcomes.items()} == {b"1": True, b"2": True, b"3": False}
+    expected = {b"1": repeated, b"2": repeated, b"3": False}
+    assert {value: ack.repeated for value, ack in sends.outcomes.items()} == expected
     assert out.statistics().retries == 1
 
 
@@ -306,7 +309,7 @@ async def test_what_a_broker_refuses_for_good_is_rejected_and_its_neighbours_are
 async def test_a_fenced_producer_stops_and_says_why(cluster: MemoryCluster) -> None:
     cluster.fail("produce", BrokerError(47, "InvalidProducerEpoch", fence=True))
     with pytest.raises(BrokerError, match="InvalidProducerEpoch"):
-        async with producing(cluster) as out:
+        async with producing(cluster, acks=1) as out:
             with pytest.raises(Rejected):
                 await out.send("t", b"v", partition=P0)
             with pytest.raises(Closed, match="the producer stopped: BrokerError: InvalidProducerEpoch"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import anyio
 import pyarrow as pa
@@ -302,14 +303,32 @@ async def test_a_retriable_error_of_a_produce_is_retried(error: od.OdradekError)
     assert [each.value for each in cluster.records("orders")] == [b"x"]
 
 
-async def test_a_record_whose_response_is_lost_is_stored_twice_and_says_so() -> None:
+@pytest.mark.parametrize("acks", ["all", 1])
+async def test_a_record_whose_response_is_lost_is_stored_once_or_twice_and_says_so(acks: Any) -> None:
     cluster = cluster_of()
-    cluster.fail("produce", LOST, applied=True)
-    async with cluster.connect() as k, k.producer() as out:
+    async with cluster.connect() as k, k.producer(acks=acks) as out:
+        await out.send("orders", b"w")
+        cluster.fail("produce", LOST, applied=True)
         with anyio.fail_after(20):
             ack = await out.send("orders", b"x")
-    assert ack.repeated
-    assert [each.value for each in cluster.records("orders")] == [b"x", b"x"]
+    assert (ack.repeated, ack.position) == ((False, 1) if acks == "all" else (True, 2))
+    assert [each.value for each in cluster.records("orders")] == [b"w", *[b"x"] * (1 + ack.repeated)]
+
+
+@pytest.mark.parametrize("lose", ["truncate", "recreate"])
+async def test_an_idempotent_producer_goes_on_in_a_log_that_has_lost_its_records(lose: str) -> None:
+    cluster = cluster_of()
+    async with cluster.connect() as k, k.producer(latency=0) as out:
+        for value in (b"1", b"2"):
+            await out.send("orders", value)
+        if lose == "truncate":
+            cluster.truncate_log(ORDERS, 1)
+        else:
+            cluster.recreate_topic("orders")
+        for value in (b"3", b"4"):
+            await out.send("orders", value)
+    kept = [b"1"] if lose == "truncate" else []
+    assert [each.value for each in cluster.records("orders")] == [*kept, b"3", b"4"]
 
 
 async def test_a_final_error_of_a_produce_is_raised_for_its_partition_only() -> None:

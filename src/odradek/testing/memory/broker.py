@@ -307,9 +307,10 @@ class MemoryBrokerClient:
         if (refused := self._refusal(batch, records)) is not None:
             return refused
         log, stamp = self._state.logs[partition], batch.stamp
-        if stamp is not None:  # a batch of a transaction
+        if stamp is not None:
             try:
-                self._state.transactions.add_partition(stamp)
+                if stamp.producer.transactional_id is not None:
+                    self._state.transactions.add_partition(stamp)
                 if (position := log.stored_before(stamp)) is not None:
                     return PartitionResult(partition, None, position)
             except BrokerError as error:

@@ -19,7 +19,9 @@ from odradek.core.interfaces import (
     ShareSubscription,
     Subscription,
 )
+from odradek.core.kafka.batch_sequences import BatchSequences
 from odradek.core.kafka.partitioners import Murmur2
+from odradek.core.kafka.producer_state import IdempotentProducer
 from odradek.core.observer_calls import ObserverCalls
 from odradek.errors import Closed, MessageTooLarge, OdradekError, Rejected, Unsupported
 from odradek.io.observation import ConnectionObservation
@@ -35,6 +37,22 @@ from odradek.testing.memory.transactions import MemoryTransactions
 from odradek.types import Broker, KiB
 
 __all__ = ["MemoryDriver"]
+
+
+class MemorySequences(BatchSequences):
+    """Stamps of the batches of one producer without transactions.
+
+    Args:
+        state: The cluster.
+    """
+
+    def __init__(self, state: ClusterState) -> None:
+        super().__init__(IdempotentProducer())
+        self._state = state
+
+    async def identify(self) -> None:
+        """Get an identity (see `ProducerSequences.identify`): here without a request."""
+        self.set_identity(self._state.transactions.next_producer_id(), 0)
 
 
 class MemoryDriver:
@@ -134,8 +152,9 @@ class MemoryDriver:
         """Return a policy that gives up nothing: an in-memory broker answers every request."""
         return AnsweringBrokerPolicy()
 
-    def producer_sequences(self) -> None:
-        """Return None: an in-memory broker notices repeated batches of transactions only."""
+    def producer_sequences(self) -> MemorySequences:
+        """Return what makes one producer idempotent (see `ProtocolDriver`)."""
+        return MemorySequences(self._state)
 
     def producer_transactions(self, transactional_id: str, timeout_s: float) -> MemoryTransactions:
         """Return the transactions of one producer (see `ProtocolDriver`)."""

@@ -127,7 +127,8 @@ class MemoryLog:
         stamp: Stamp | None = None,
         timestamp_type: TimestampType = TimestampType.CREATE_TIME,
     ) -> list[StoredRecord]:
-        """Append records; return them as they are stored. Those with a stamp are part of a transaction."""
+        """Append records; return them as they are stored. Those with the stamp of a transactional id are part of its
+        transaction."""
         of_log = timestamp_type is TimestampType.LOG_APPEND_TIME
         times = [now_ms if of_log or record.timestamp is None else record.timestamp for record in records]
         stored = [
@@ -138,7 +139,8 @@ class MemoryLog:
             producer = stamp.producer.producer_id
             batch = stamp, self.end, max((each.timestamp for each in stored), default=now_ms)
             self.batches.setdefault(producer, deque(maxlen=REMEMBERED_BATCHES)).append(batch)
-            self.open.setdefault(producer, []).extend(each.offset for each in stored)
+            if stamp.producer.transactional_id is not None:
+                self.open.setdefault(producer, []).extend(each.offset for each in stored)
         self.records += stored
         self.end = Position(self.end + len(stored))
         return stored
@@ -153,6 +155,8 @@ class MemoryLog:
         batches = [(known, position) for known, position, _ in latest if known.producer == stamp.producer]
         if (position := dict(batches).get(stamp)) is not None:
             return position
+        if not latest and stamp.producer.transactional_id is None:
+            return None  # a broker that does not know a producer takes any sequence for its first one
         if stamp.base_sequence != (batches[-1][0].following if batches else 0):
             raise broker_error(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, str(self.partition))
         return None

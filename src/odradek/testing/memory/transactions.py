@@ -89,6 +89,10 @@ class TransactionCoordinator:
         self.ids: dict[str, TransactionalIdState] = {}
         """By transactional id."""
 
+    def next_producer_id(self) -> int:
+        """Return a producer id that no other producer has."""
+        return next(self._numbers)
+
     async def ask(self, request: _Request, timeout: float) -> Response:
         """Serve a request, after at most `timeout` (s). Raises the error that a test wants it to have. A BrokerError is
         answered as its code."""
