@@ -192,8 +192,8 @@ class Tuning:
             broker's max.socket.request.bytes (100 MB) must not be less.
         in_flight: Maximum produce requests in flight to one broker.
         fetch_bytes: Maximum bytes of one partition in one fetch. From a broker that responds within 5 ms, 1 MiB is
-            requested at most, and what is left of a batch; from a distant one, requests double up to this limit while the user waits for them, and
-            while twice as many bytes take less than 1.75 times as long.
+            requested, and what is left of a batch; from a distant one, requests double up to this limit while the user
+            waits for them, and while twice as many bytes take less than 1.75 times as long.
         fetch_idle: Longest pause before a broker that had nothing new is polled again (s). 0.7 has no long polling:
             this is the worst added latency on a quiet topic, and its inverse is the number of requests an idle
             consumer makes. With n > 1000 idle partitions, each is polled at most once every n x 50 us.

@@ -141,8 +141,8 @@ class Table(ABC):
         names = set(self.schema.names)
         known = {name.casefold(): name for name in names}
         for name in schema.names:
-            if name not in names and (there := known.get(name.casefold())) is not None:
-                what = f"column {name} is {there} in the table, and most readers ignore case"
+            if name not in names and (same := known.get(name.casefold())) is not None:
+                what = f"column {name} is {same} in the table, and most readers ignore case"
                 raise TableMismatch(self.where, what)
 
     # ---- records ---------------------------------------------------------------------------------------------

@@ -207,9 +207,9 @@ class IdempotentProducer:
             return _step(code)
         step = self._next_step(state, stamp, code, log_start_offset) if code else NextStep.DONE
         # What is sent again keeps its stamp: by that the broker recognises a batch that it has written before (KIP-98).
-        # Every other error ends the stamp. Only FAIL, and the ABORT
-        # of a broker that does not know the producer, say that nothing was written; otherwise its numbers may be in
-        # use, and no later batch of the partition may be written before that is known.
+        # Every other error ends the stamp. Only FAIL, and the ABORT of a broker that does not know the producer, say
+        # that nothing was written; otherwise its numbers may be in use, and no later batch of the partition may be
+        # written before that is known.
         if step in (NextStep.DONE, NextStep.DUPLICATE):
             self._acknowledge(state, stamp, offset)
         elif step not in (NextStep.RETRY, NextStep.REFRESH):
