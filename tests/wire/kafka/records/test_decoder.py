@@ -114,6 +114,13 @@ def test_compacted_wrappers_count_from_their_last_message() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("options", [DecoderOptions(), LATER])
+def test_the_last_message_of_a_wrapper_has_no_negative_number(options: DecoderOptions) -> None:
+    bad = read(wrapper(1, [(0, b"a"), (-1 << 63, b"b")], 1 << 62), (), options)
+    reason = f"a compressed message at offset {1 << 62} whose last message is number {-1 << 63}"
+    assert (bad.rows, bad.error) == ([], (CorruptMessage, "t/3", 0, f"entry at offset {1 << 62}: {reason}"))
+
+
 def test_a_wrapper_whose_time_the_broker_set_gives_it_to_all() -> None:
     assert [row[1:3] for row in read(wrapper(1, [(0, b"a"), (1, b"b")], 9, attributes=9)).rows] == [(77, 1)] * 2
     assert [row[1:3] for row in read(wrapper(1, [(0, b"a"), (1, b"b")], 9)).rows] == [(5, 0)] * 2

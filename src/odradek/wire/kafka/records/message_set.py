@@ -69,7 +69,7 @@ def open_wrapper(entry: memoryview, max_bytes: int) -> Wrapper:
         raise DecompressedTooLarge(f"grows beyond {max_bytes} bytes (max_decompressed_bytes)")
     offset, shift = int.from_bytes(entry[:8], "big", signed=True), 0
     if magic == 1 and offset:  # some producers leave it 0
-        if offset < last:
+        if not 0 <= last <= offset:
             raise CompressionError(f"a compressed message at offset {offset} whose last message is number {last}")
         shift = offset - last
     times = magic == 1 and entry[HEAD_BYTES] & _APPEND_TIME
