@@ -510,6 +510,18 @@ def test_the_next_answer_may_begin_before_the_deferred_part_is_decompressed() ->
     assert list(decoder.take().values) == [b"a", b"b", b"c"]
 
 
+@pytest.mark.parametrize(
+    "last", [wrapper(1, [(0, b"a")], (1 << 63) - 1), batch(b"x", base=(1 << 63) - 1, compression=GZIP)]
+)
+def test_no_deferred_entry_moves_the_next_fetch_beyond_all_offsets(last: bytes) -> None:
+    decoder = RecordDecoder(PARTITION, Position(0), SKIP._replace(defer_decompression=True))
+    decoder.start_response()
+    decoder.feed(memoryview(last))
+    assert decoder.fetch_position == (1 << 63) - 1
+    decoder.decompress_deferred()
+    assert decoder.fetch_position == (1 << 63) - 1
+
+
 def test_damage_stops_a_deferring_decoder_before_the_next_fetch_is_sent() -> None:
     decoder = RecordDecoder(PARTITION, Position(0), LATER)
     bad = damaged(batch(b"b", base=1, compression=LZ4))

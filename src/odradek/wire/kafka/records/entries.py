@@ -359,5 +359,7 @@ def end_of(entry: memoryview, position: int, max_decompressed_bytes: int) -> tup
     if entry[16] == 2:
         batch = batch_header(entry)
         sound = not damage_of(batch, entry)
-        return batch.next_offset if sound else end_of_damaged(batch, position, max_decompressed_bytes), sound
-    return int.from_bytes(entry[:8], "big", signed=True) + 1, is_crc_right(entry)
+        end = batch.next_offset if sound else end_of_damaged(batch, position, max_decompressed_bytes)
+    else:
+        end, sound = int.from_bytes(entry[:8], "big", signed=True) + 1, is_crc_right(entry)
+    return min(end, _MAX_OFFSET), sound
