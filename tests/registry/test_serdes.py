@@ -253,6 +253,35 @@ async def test_schemas_have_what_they_refer_to(registry: FakeRegistry) -> None:
             await write(checked, {"n": "x"}, context("key"))
 
 
+EVENT = {"id": 1, "kind": "new", "cause": {"id": 0, "kind": "old", "cause": None}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        (["t.Kind", "t.Event"], EVENT),
+        (["null", "t.Event", "t.Kind"], "old"),
+        ({"type": "array", "items": "t.Event"}, [EVENT, EVENT]),
+        ({"type": "map", "values": ["null", "t.Event"]}, {"a": EVENT, "b": None, "c": EVENT}),
+        ("t.Event", EVENT),
+    ],
+)
+async def test_unions_and_lists_of_types_have_what_they_refer_to(
+    registry: FakeRegistry, schema: Any, value: Any
+) -> None:
+    kind = {"type": "enum", "name": "t.Kind", "symbols": ["old", "new"]}
+    fields = [("id", "int"), ("kind", "Kind"), ("cause", ["null", "Event"])]
+    event = {"type": "record", "name": "t.Event", "fields": [{"name": name, "type": each} for name, each in fields]}
+    registry.add("kind", json.dumps(kind))
+    of_kind = {"name": "t.Kind", "subject": "kind", "version": 1}
+    registry.add("event", json.dumps(event), references=[of_kind])
+    of_event = {"name": "t.Event", "subject": "event", "version": 1}
+    registry.add("t-value", json.dumps(schema), references=[of_kind, of_event])
+    async with opened(registry) as client:
+        data = await write(client.avro(registration="latest"), value)
+        assert await read(client.avro(), data) == value
+
+
 async def test_a_reference_to_nothing_is_an_error_of_the_registry(registry: FakeRegistry) -> None:
     registry.add("t-value", OLD, references=[{"name": "I", "subject": "inner", "version": 3}])
     async with opened(registry) as client:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from io import BytesIO
 from typing import Any
@@ -17,13 +17,41 @@ from odradek.registry.schemas import Dependency, RegisteredSchema
 __all__ = ["AvroFormat", "parse_schemas"]
 
 
-def parse_schemas(texts: Iterable[str]) -> list[Any]:
-    """Parse schemas, each after those that it names, as fastavro does. Raises ConfigError."""
-    known: dict[str, Any] = {}
+def parse_schemas(texts: Iterable[str], named: dict[str, Any] | None = None) -> list[Any]:
+    """Parse schemas, each after those that it names, as fastavro does, and add their types to `named`. Raises
+    ConfigError."""
+    known = {} if named is None else named
     try:
         return [fastavro.parse_schema(json.loads(text), named_schemas=known) for text in texts]
     except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"not an Avro schema: {error!r}") from None
+
+
+def _parse(schema: RegisteredSchema) -> Any:
+    """Parse a schema with what it names. Raises ConfigError.
+
+    fastavro keeps the types that a record names beside it, but not those that a union, an array or a map names.
+    """
+    named: dict[str, Any] = {}
+    parsed = parse_schemas((*schema.references, schema.text), named)[-1]
+    return fastavro.parse_schema(_defined(parsed, named, set())) if schema.references else parsed
+
+
+def _defined(schema: Any, named: Mapping[str, Any], known: set[str]) -> Any:
+    """Return a parsed schema in which each type is defined where it is named first."""
+    if isinstance(schema, list):
+        return [_defined(each, named, known) for each in schema]
+    if isinstance(schema, str):
+        return _defined(named[schema], named, known) if schema in named and schema not in known else schema
+    made = {key: value for key, value in schema.items() if not key.startswith("__")}  # without fastavro's notes
+    if "name" in schema:
+        known.add(schema["name"])
+    for key in ("items", "values"):
+        if key in schema:
+            made[key] = _defined(schema[key], named, known)
+    if "fields" in schema:
+        made["fields"] = [{**field, "type": _defined(field["type"], named, known)} for field in schema["fields"]]
+    return made
 
 
 class AvroFormat:
@@ -39,10 +67,10 @@ class AvroFormat:
         self.name = str(self._reader["name"]) if isinstance(self._reader, dict) and "name" in self._reader else ""
 
     def encoder(self, schema: RegisteredSchema) -> Callable[[Any], bytes]:
-        return partial(self._encode, parse_schemas((*schema.references, schema.text))[-1])
+        return partial(self._encode, _parse(schema))
 
     def decoder(self, schema: RegisteredSchema) -> Callable[[bytes], Any]:
-        return partial(self._decode, parse_schemas((*schema.references, schema.text))[-1])
+        return partial(self._decode, _parse(schema))
 
     def _encode(self, schema: Any, value: Any) -> bytes:
         out = BytesIO()
