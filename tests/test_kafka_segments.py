@@ -169,6 +169,25 @@ def test_reports_of_what_is_skipped(tmp_path: Path) -> None:
     assert [(f.position, f.reason) for f in log.verify().faults] == [(3, "entry at offset 3: CRC mismatch")]
 
 
+@pytest.mark.parametrize("index_every", [0, 1])
+@pytest.mark.parametrize("kind", [CompressionType.NONE, CompressionType.GZIP])
+def test_damage_behind_the_range_is_not_that_of_its_records(
+    tmp_path: Path, kind: CompressionType, index_every: int
+) -> None:
+    data = [batch(range(start, start + 5), kind) for start in range(0, 20, 5)]
+    data[2] = data[2][:-1] + bytes((data[2][-1] ^ 1,))
+    log = opened(write_log(tmp_path / "t-0", {0: b"".join(data)}, index_every=index_every))
+    assert offsets(log, 3, 7) == [3, 4, 5, 6]
+    assert offsets(log, 0, 10) == [*range(10)]
+    assert log.position_at(T0 + 4000) == 4
+    reports: list[CorruptMessage] = []
+    for start in range(0, 20, 4):  # each piece of damage is reported by the ranges that it is in
+        list(log.columns(start, start + 4, corrupt="skip", report=reports.append))
+    assert [report.position for report in reports] == [10, 12]
+    with pytest.raises(CorruptMessage, match="CRC mismatch"):
+        offsets(log, 0, 11)
+
+
 def test_reading_takes_no_more_memory_than_a_batch(tmp_path: Path) -> None:
     directory = tmp_path / "t-0"
     directory.mkdir()

@@ -62,6 +62,15 @@ class KafkaSegment(SegmentFile):
                 return entry.at
         return scan.at
 
+    def byte_behind(self, offset: int) -> int:
+        """Return the byte behind the entry with the last offset before this one: what comes then is behind it, too. The
+        size of the file, if the headers do not lead there. Raises OSError."""
+        with io.FileIO(self.path) as file:
+            for entry in EntryScan(file, self.byte_before(file, offset - 1), self.size, self.start):
+                if entry.next_offset >= offset:
+                    return entry.end
+        return self.size
+
     def rows(self, decoder: RecordDecoder, end: int, stop: int, max_bytes: int) -> Iterator[Columns]:
         """Yield the rows from the decoder's position on, about `max_bytes` at a time, up to the offset `stop` or to
         the byte `end` of the file. Some may be behind `stop`, and columns may be empty.

@@ -208,6 +208,8 @@ class KafkaLog(SegmentedLog):
             decoder = RecordDecoder(self.partition, Position(max(first, segment.start)), options)
             decoder.start_response(is_visible)
             end = self._tail.at if following == _NO_END else segment.size
+            if stop < min(following, self.end):
+                end = min(end, segment.byte_behind(stop))  # damage behind it is not that of the records asked for
             for columns in segment.rows(decoder, end, stop, max_bytes):
                 for error in decoder.take_reports():
                     report(error)
