@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from tests.spark.made import batch_reader, read_all, rows_of, write_log
 
-from odradek.errors import Closed, ConfigError, DeadlineError, OdradekError
+from odradek.errors import Closed, ConfigError, CorruptMessage, DeadlineError, OdradekError
 from odradek.ranges import process
 from odradek.ranges import reader as range_reader
-from odradek.ranges.request import ClusterConnection
-from odradek.testing import Kafka07Broker
-from odradek.types import KiB, MiB
+from odradek.ranges.planning import Range, TaskPlan
+from odradek.ranges.request import ClusterConnection, ReadRequest, Topics
+from odradek.testing import Kafka07Broker, MemoryCluster
+from odradek.types import EARLIEST, KiB, MiB, TopicPartition
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import encode_set
 
@@ -67,6 +68,26 @@ def test_more_ranges_than_fetches_are_read_in_turns(
     planned = reader.partitions()
     assert len(planned) == 1
     assert read_all(reader, planned) == rows_of(tmp_path, 3)
+
+
+@pytest.mark.anyio
+async def test_damage_behind_a_range_is_not_that_of_its_records() -> None:
+    cluster, partition = MemoryCluster({"orders": 1}), TopicPartition("orders", 0)
+    request = ReadRequest(ClusterConnection("kafka://memory"), Topics(("orders",)), EARLIEST)
+    async with cluster.connect() as k:
+        async with k.producer() as out:
+            (await out.send_many("orders", [b"%d" % n for n in range(20)])).check()
+        cluster.corrupt(partition, 10)
+        for end in (5, 10):
+            task = TaskPlan((Range(partition, 0, end),), {})
+            async with range_reader.RangeReader(k.driver, task, request) as reader:
+                chunks = await reader.take() + await reader.take()
+                assert chunks[-1] == range_reader.CompletedRange(partition, 0, end, end)
+        task = TaskPlan((Range(partition, 0, 11),), {})
+        with pytest.raises(CorruptMessage, match="CRC mismatch"):
+            async with range_reader.RangeReader(k.driver, task, request) as reader:
+                while await reader.take():
+                    pass
 
 
 def test_what_cannot_be_reached_is_given_up_in_time_and_what_is_wrong_at_once() -> None:

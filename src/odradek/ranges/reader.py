@@ -243,6 +243,8 @@ class _RangeTask:
             self._rows += len(rows.values)
             self._reader.deliver(ColumnsChunk(self._part.partition, rows), memory)
         log_skipped(decoder.take_reports())
+        if not self._exact and decoder.fetch_position >= self._part.end:
+            return  # damage behind the range does not matter
         if decoder.error is not None:
             raise decoder.error
         if isinstance(fetch.error, CorruptMessage):  # the decoder failed
