@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import cramjam
 import pytest
@@ -71,3 +72,21 @@ def test_content_size_and_checksums_are_skipped_and_what_follows_the_end_is_igno
 def test_a_little_block_never_makes_a_large_buffer() -> None:
     frame = b"\x04\x22\x4d\x18\x60\x70\0" + (1).to_bytes(4, "little") + b"\0" + bytes(4)
     assert decompress(memoryview(frame), MIB, check_header=False) == b""
+
+
+@pytest.mark.parametrize("block", [b"\x01\0\0\x80a", b"\x01\0\0\0\0"])  # a byte that is stored, and nothing
+def test_many_little_blocks_take_no_more_memory_than_their_frame(block: bytes) -> None:
+    count = 100_000
+    frame = compress(TEXT)[:-4] + block * count + compress(TEXT)[7:]
+    content = TEXT + b"a" * (count if block.endswith(b"a") else 0) + TEXT
+    decompress(memoryview(compress(TEXT)), MIB)  # imports what it needs
+    tracemalloc.start()
+    try:
+        assert decompress(memoryview(frame), MIB) == content
+        assert tracemalloc.get_traced_memory()[1] < 4 * MIB
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(DecompressedTooLarge):
+        decompress(memoryview(frame), len(content) - 1)
+    with pytest.raises(CompressionError, match="frame is cut"):
+        decompress(memoryview(frame[:-1]), MIB)

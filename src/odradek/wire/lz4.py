@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from io import BytesIO
+from itertools import islice
 
 from odradek import engine as engines
 from odradek.engine import Buffer
@@ -22,6 +24,7 @@ _MAGIC_BYTES = _UINT.pack(_MAGIC)
 _DESCRIPTOR = b"\x60\x40"  # version 1, independent blocks, no checksums, no content size; 64 KiB
 _BLOCK = 1 << 16
 _STORED = 1 << 31
+_AT_A_TIME = 1024  # blocks inspected before they are decompressed: 64 MiB of those that are written
 _INDEPENDENT, _BLOCK_CHECKSUM, _CONTENT_SIZE, _CONTENT_CHECKSUM = 0x20, 0x10, 0x08, 0x04
 
 _Block = tuple[memoryview, bool, int]
@@ -75,13 +78,20 @@ def decompress(data: memoryview, max_bytes: int, *, check_header: bool = True) -
         DecompressedTooLarge: It holds more than `max_bytes`.
     """
     at, flags, largest = _header(data, check_header)
-    blocks = list(_blocks(data, at, flags, largest))
+    blocks, out = _blocks(data, at, flags, largest), BytesIO()
+    content: Buffer = b""
     try:
-        return engines.active.lz4_content(blocks, max_bytes)
+        while some := list(islice(blocks, _AT_A_TIME)):
+            out.write(content)
+            content = engines.active.lz4_content(some, max_bytes - out.tell())
     except OverflowError:
         raise too_large(max_bytes) from None
     except ValueError as error:
         raise CompressionError(f"in an lz4 block: {error}") from None
+    if not out.tell():
+        return content  # of few blocks, as nearly all frames have them
+    out.write(content)
+    return out.getvalue()
 
 
 def _blocks(data: memoryview, at: int, flags: int, largest: int) -> Iterator[_Block]:
