@@ -107,6 +107,20 @@ def test_older_formats_and_a_mixture_of_all(tmp_path: Path, magic: int, kind: Co
     assert log.position_at(T0 + 7000) == (7 if magic else 20)
 
 
+@pytest.mark.parametrize("kind", [CompressionType.NONE, CompressionType.GZIP])
+def test_headers_are_of_what_has_offsets_in_the_range(tmp_path: Path, kind: CompressionType) -> None:
+    data = messages(range(5), 1, kind) + messages(range(5, 10), 1, kind) + batch(range(10, 15), kind)
+    log = opened(write_log(tmp_path / "t-0", {0: data}))
+    every = list(log.stored_batches())
+    starts = [0, *(one.next_offset for one in every[:-1])]
+    for start in range(16):
+        for until in range(start + 1, 17):
+            expected = [
+                one for first, one in zip(starts, every, strict=True) if max(first, start) < min(one.next_offset, until)
+            ]
+            assert list(log.stored_batches(start, until)) == expected
+
+
 def test_any_offsets_divide_a_log(directory: Path) -> None:
     log = opened(directory)
     for step in (1, 13, 70):

@@ -180,10 +180,12 @@ class KafkaLog(SegmentedLog):
         first, last = start or 0, _NO_END if until is None else until
         for segment, following in self._between(first, last):
             with io.FileIO(segment.path) as file:
-                scan = EntryScan(file, segment.byte_before(file, first), segment.size, segment.start)
+                scan, before = EntryScan(file, segment.byte_before(file, first), segment.size, segment.start), 0
                 for entry in scan:
-                    if entry.base_offset >= min(last, following):
+                    # A compressed message has its own offset and those before it.
+                    if (before if entry.record_count is None else entry.base_offset) >= min(last, following):
                         break
+                    before = entry.next_offset
                     if entry.last_offset >= first:
                         yield stored_batch(segment.path, file, entry)
 
