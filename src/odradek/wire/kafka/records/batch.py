@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from odradek import engine
 from odradek.engine import Buffer
-from odradek.wire.compression import CompressionType
+from odradek.wire.compression import CompressionType, DecompressedTooLarge
 from odradek.wire.kafka.records.compression import decompress
 
 __all__ = [
@@ -147,7 +147,10 @@ def body_of(batch: BatchHeader, entry: memoryview, max_bytes: int) -> Buffer:
     if not batch.compression:
         return entry[HEADER_BYTES:]
     max_body = max(0, max_bytes - ROW_BYTES * batch.record_count)
-    return decompress(batch.compression, entry[HEADER_BYTES:], max_body, magic=2)
+    try:
+        return decompress(batch.compression, entry[HEADER_BYTES:], max_body, magic=2)
+    except DecompressedTooLarge:  # which names what the rows leave of the limit
+        raise DecompressedTooLarge(f"grows beyond {max_bytes} bytes (max_decompressed_bytes)") from None
 
 
 def control_type(batch: BatchHeader, body: Buffer) -> int | None:
