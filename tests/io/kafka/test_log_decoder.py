@@ -67,3 +67,13 @@ def test_only_what_a_response_names_as_aborted_is_left_out(
         assert decoder.fetch_position == 7
     finally:
         engines.use(before)
+
+
+@pytest.mark.parametrize(("length", "needed"), [(5000, 5012), (50_000, 10_000), (0x7FFFFFFF, 10_000)])
+def test_no_more_of_an_entry_is_asked_for_than_a_message_may_have(length: int, needed: int) -> None:
+    options = DecoderOptions(max_message_bytes=10_000)
+    decoder = KafkaLogDecoder(TopicPartition("t", 0), Position(0), options, LeaderEpochs())
+    decoder.begin_response(None)
+    decoder.feed(memoryview(bytes(8) + length.to_bytes(4, "big") + bytes(4)))  # no magic yet, which says how it is read
+    decoder.end_response()
+    assert (decoder.needed_bytes, decoder.error) == (needed, None)

@@ -40,8 +40,8 @@ class KafkaLogDecoder(RecordDecoder):
         self.topic_id = topic_id
         self.read_committed, self.max_message_bytes = options.read_committed, options.max_message_bytes
         self.needed_bytes = 0
-        """The size of the entry at `fetch_position`, if the last response ended in it; else 0 (bytes). Brokers before
-        0.10.1 return no more of it than they are asked for."""
+        """The size of the entry at `fetch_position`, at most `max_message_bytes`, if the last response ended in it;
+        else 0 (bytes). Brokers before 0.10.1 return no more of it than they are asked for."""
         self.checked_epoch = -1
         """The epoch of the leader whose log was found to have everything read so far."""
         self.sure_at = self.unanswered_since = -math.inf
@@ -72,7 +72,7 @@ class KafkaLogDecoder(RecordDecoder):
 
     def end_response(self) -> None:
         """Forget the partial entry at the end of the response: the next one begins with it."""
-        self.needed_bytes = self.partial_size
+        self.needed_bytes = min(self.partial_size, self.max_message_bytes)  # of a larger one its magic is enough
         self._drop_tail()
 
 
