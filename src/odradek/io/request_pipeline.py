@@ -163,8 +163,9 @@ class RequestPipeline:
         pending = InFlightRequest(queue.requests, (), None, request, request.size, deadline, limit_s, queue)
         pending.add_done_callback(partial(self._advance_handshake, pending))
         if self._encode(pending):
-            # Awaited before it is sent: late answers to the request before it may be here already.
-            queue.awaiting.append(pending)
+            if pending.reply is not None:
+                # Awaited before it is sent: late answers to the request before it may be here already.
+                queue.awaiting.append(pending)
             self._handshake_request = pending
             self._host.expect_by(deadline)
 
@@ -201,6 +202,8 @@ class RequestPipeline:
         if pending is None:
             return []
         pending.sent = True
+        if pending.reply is None:
+            self._queue.writing.append(pending)
         burst, pending.buffers = list(pending.buffers), ()
         return burst
 

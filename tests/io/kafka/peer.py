@@ -12,6 +12,7 @@ from anyio.abc import ByteStream, TaskGroup
 from tests.conformance.kafka.apis import APIS, decode_request, encode_response
 from tests.memory_pair import memory_pair
 
+from odradek.core.kafka.sasl import UnansweredToken
 from odradek.core.kafka.versions import OLD_RELEASES, BrokerVersions
 from odradek.engine import Buffer
 from odradek.io.kafka.connection import KafkaConnection
@@ -43,7 +44,7 @@ class Peer:
         requests: What it was sent: request and version, or a raw frame.
         connections: Addresses that were dialled.
         answers: Function for a kind of request; the default is the response with its defaults.
-        raw: Function for a frame that is no request, instead of decoding it.
+        raw: Function for a frame that is no request, instead of decoding it; an `UnansweredToken` is no response.
         cut: After so many bytes sent in all, each connection is closed.
     """
 
@@ -94,7 +95,8 @@ class Peer:
         data: bytes | None
         if self.raw is not None and (said := self.raw(frame)) is not None:
             assert isinstance(said, bytes)
-            await self.send(stream, struct.pack(">i", len(said)) + said)
+            if not isinstance(said, UnansweredToken):
+                await self.send(stream, struct.pack(">i", len(said)) + said)
             return
         header, request = decode_request(frame)
         version = header.request_api_version

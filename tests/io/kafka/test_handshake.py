@@ -6,6 +6,7 @@ import ssl
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -13,13 +14,14 @@ import pytest
 from tests.io.kafka.peer import CLUSTER, EVERYTHING, Answer, Peer, negotiate, of_release
 
 from odradek.core.backoff import Backoff
-from odradek.core.kafka.sasl import OAuthBearer, Plain, Scram
+from odradek.core.kafka.sasl import OAuthBearer, Plain, Scram, UnansweredToken
 from odradek.core.kafka.sasl.scram import Keys
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import AuthFailed, ConnectionLost, OdradekError, Unreachable
 from odradek.io.connection import ConnectionOptions
 from odradek.io.kafka.authentication import TokenSource, login
 from odradek.io.kafka.connection import KafkaConnection
+from odradek.io.kafka.gssapi import exchange_of
 from odradek.io.kafka.handshake import Identity, KafkaHandshake, KnownVersions, Login
 from odradek.io.security import Security
 from odradek.io.transport import Transport, TransportHandler
@@ -376,6 +378,31 @@ async def test_tokens_are_raw_before_1_0() -> None:
         await connection.submit(MetadataRequest(topics=None))
     assert peer.names() == ["ApiVersions 3", "SaslHandshake 0", "Metadata 2"]
     assert tokens == [b"\0alice\0pass-of-alice"]
+
+
+async def test_the_last_raw_token_of_gssapi_has_no_response() -> None:
+    """Java's server of GSSAPI has nothing to say to it, and brokers before 1.0 send no frame then, not an empty one."""
+    offered = ApiVersionsResponse(
+        api_keys=(ApiVersion(api_key=17, max_version=0), ApiVersion(api_key=3, max_version=2), ApiVersion(api_key=0))
+    )
+    responses = {b"first": b"second", b"": b"offer", b"<no layer>": UnansweredToken()}
+    peer = sasl_peer()
+    peer.answers[ApiVersionsRequest] = lambda request, version: offered
+    peer.raw = responses.get
+    ticket = SimpleNamespace(complete=False)
+
+    def step(token: bytes | None = None) -> bytes | None:
+        ticket.complete = token is not None
+        return None if ticket.complete else b"first"
+
+    ticket.step = step
+    ticket.unwrap = lambda token: SimpleNamespace(message=b"\x01\0\0\0")
+    ticket.wrap = lambda message, encrypt: SimpleNamespace(message=b"<no layer>")
+    login = Login("GSSAPI", lambda host: exchange_of(ticket, (ZeroDivisionError,)))
+    async with connection_to(peer, login) as connection:
+        with anyio.fail_after(5):
+            await connection.submit(MetadataRequest(topics=None))
+    assert peer.names() == ["ApiVersions 3", "SaslHandshake 0", "Metadata 2"]
 
 
 async def test_both_sides_of_scram_are_checked() -> None:

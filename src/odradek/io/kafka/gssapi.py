@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from odradek.core.kafka.sasl import Exchange
+from odradek.core.kafka.sasl import Exchange, UnansweredToken
 from odradek.errors import AuthFailed, ConfigError
 
 __all__ = ["exchange_of", "kerberos_exchange"]
@@ -46,6 +46,6 @@ def exchange_of(context: Any, errors: tuple[type[Exception], ...]) -> Exchange:
         offer = context.unwrap((yield token or b"")).message
         if len(offer) != 4 or not offer[0] & NO_SECURITY_LAYER:
             raise AuthFailed("GSSAPI", "the broker wants a security layer, which Kafka has not")
-        yield context.wrap(bytes([NO_SECURITY_LAYER, 0, 0, 0]), False).message
+        yield UnansweredToken(context.wrap(bytes([NO_SECURITY_LAYER, 0, 0, 0]), False).message)
     except errors as error:
         raise AuthFailed("GSSAPI", str(error)) from error

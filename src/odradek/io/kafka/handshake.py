@@ -333,7 +333,9 @@ class KafkaHandshake:
 
     def _sasl_request(self, message: Outgoing, versions: BrokerVersions) -> RawToken | SaslRequest:
         if isinstance(message, bytes):
-            return RawToken(message)
+            from odradek.core.kafka.sasl import UnansweredToken
+
+            return RawToken(message, answered=not isinstance(message, UnansweredToken))
         version = versions.version(type(message)) if versions.has_sasl_requests else 0
         return SaslRequest(message, version, self._next_id(), self._identity.client_id)
 

@@ -175,16 +175,22 @@ class SaslRequest:
 
 
 class RawToken:
-    """A SASL token in a frame of its own (see `io.requests.RequestEncoder`); the result is the broker's token."""
+    """A SASL token in a frame of its own (see `io.requests.RequestEncoder`); the result is the broker's token.
+
+    Args:
+        token: The client's token.
+        answered: False if the broker has no token for it: the result is None.
+    """
 
     size = SIZE_ESTIMATE
 
-    def __init__(self, token: bytes) -> None:
-        self._token = token
+    def __init__(self, token: bytes, *, answered: bool = True) -> None:
+        self._token, self._answered = token, answered
 
-    def encode(self, session: object) -> tuple[Sequence[Buffer], RawTokenDecoder]:
+    def encode(self, session: object) -> tuple[Sequence[Buffer], RawTokenDecoder | None]:
         """Put the size in front."""
-        return [_ID.pack(len(self._token)) + self._token], RawTokenDecoder()
+        decoder = RawTokenDecoder() if self._answered else None
+        return [_ID.pack(len(self._token)) + self._token], decoder
 
 
 class RawTokenDecoder(FrameDecoder):

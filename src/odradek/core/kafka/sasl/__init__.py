@@ -6,9 +6,17 @@ exchange whether tokens are sent raw or in SaslAuthenticate requests.
 """
 
 from odradek.core.kafka.sasl.authentication import authenticate, authenticate_again_at
-from odradek.core.kafka.sasl.exchange import Exchange
+from odradek.core.kafka.sasl.exchange import Exchange, UnansweredToken
 from odradek.core.kafka.sasl.oauthbearer import OAuthBearer
 from odradek.core.kafka.sasl.plain import Plain
 from odradek.core.kafka.sasl.scram import Scram
 
-__all__ = ["Exchange", "OAuthBearer", "Plain", "Scram", "authenticate", "authenticate_again_at"]
+__all__ = [
+    "Exchange",
+    "OAuthBearer",
+    "Plain",
+    "Scram",
+    "UnansweredToken",
+    "authenticate",
+    "authenticate_again_at",
+]

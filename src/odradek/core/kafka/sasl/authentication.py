@@ -19,7 +19,8 @@ __all__ = ["Authentication", "Outgoing", "authenticate", "authenticate_again_at"
 Outgoing = SaslHandshakeRequest | SaslAuthenticateRequest | bytes
 """A request, or a raw token: a frame that has only the size and the bytes."""
 
-Authentication = Generator[Outgoing, SaslHandshakeResponse | SaslAuthenticateResponse | bytes, int]
+Authentication = Generator[Outgoing, SaslHandshakeResponse | SaslAuthenticateResponse | bytes | None, int]
+"""It is sent the response to each; None, once it is written, for a raw token that is an `UnansweredToken`."""
 
 
 def authenticate(mechanism: str, exchange: Exchange, *, sasl_requests: bool) -> Authentication:

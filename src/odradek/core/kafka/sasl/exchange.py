@@ -7,9 +7,14 @@ from collections.abc import Generator
 
 from odradek.errors import AuthFailed
 
-__all__ = ["Exchange", "decode_text", "escape_name", "unescape_name"]
+__all__ = ["Exchange", "UnansweredToken", "decode_text", "escape_name", "unescape_name"]
 
 Exchange = Generator[bytes, bytes, None]
+
+
+class UnansweredToken(bytes):
+    """The last token of a mechanism whose exchange ends with the client: a raw one has no response at all."""
+
 
 _NAME = re.compile(r"(?:[^=,\0]|=2C|=3D)+")
 
