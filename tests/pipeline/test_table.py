@@ -238,8 +238,9 @@ def test_bytes_of_a_fixed_size_are_bytes_in_delta_tables(tmp_path: Path) -> None
 
 def test_delta_refuses_a_column_that_it_has_no_type_for(tmp_path: Path) -> None:
     table = make_table(options(tmp_path, "delta", ()))
+    fields: Any = [pa.field("offset", pa.int64()), pa.field("at", pa.time64("us"))]
     with pytest.raises(TableMismatch, match=r"column at is time64\[us\], which Delta tables cannot have"):
-        table.create(pa.schema({"offset": pa.int64(), "at": pa.time64("us")}), Commit("orders", 0))
+        table.create(pa.schema(fields), Commit("orders", 0))
     assert not table.refresh()
 
 

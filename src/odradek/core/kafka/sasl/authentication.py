@@ -20,7 +20,7 @@ Outgoing = SaslHandshakeRequest | SaslAuthenticateRequest | bytes
 """A request, or a raw token: a frame that has only the size and the bytes."""
 
 Authentication = Generator[Outgoing, SaslHandshakeResponse | SaslAuthenticateResponse | bytes | None, int]
-"""It is sent the response to each; None, once it is written, for a raw token that is an `UnansweredToken`."""
+"""The exchange of one login; the response to a raw token that is an `UnansweredToken` is None, once it is written."""
 
 
 def authenticate(mechanism: str, exchange: Exchange, *, sasl_requests: bool) -> Authentication:
