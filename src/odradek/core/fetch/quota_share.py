@@ -146,13 +146,13 @@ class QuotaShare:
             return min(size, limits.first_fetch_bytes)
         if self._max_wanted is not None:
             size = min(size, max(self._max_wanted, limits.min_bytes))
-        return self._whole_entries(size)
+        return self._whole_entries(size) if self._next_entry_bytes else size
 
     def _whole_entries(self, size: int) -> int:
         """Return how many of `size` bytes to request so that they end with an entry, as far as the sizes of entries are
         known: a part of one is received for nothing. Only the head of the next one comes, too, which has its size."""
         left = size - self._next_entry_bytes
-        if not self._next_entry_bytes or left < 0:
+        if left < 0:
             return size
         entry = max(self._entry_sizes)
         return self._next_entry_bytes + left // entry * entry + ENTRY_HEAD_BYTES
