@@ -30,7 +30,7 @@ def learned(*entries: int, received: int = MiB, read_ahead: int = 64 * MiB, limi
         ((), MiB),
         ((0,), MiB),
         ((960 * KiB,), 2 * 960 * KiB + HEAD),
-        ((256 * KiB,), 5 * 256 * KiB + HEAD),
+        ((256 * KiB,), 4 * 256 * KiB + HEAD),
         ((400_000,), 3 * 400_000 + HEAD),
         ((1000,), 1049 * 1000 + HEAD),
         ((3 * MiB,), 3 * MiB + HEAD),
@@ -52,6 +52,7 @@ def test_it_requests_no_more_entries_than_there_is_memory_for() -> None:
     share = learned(960 * KiB, read_ahead=MiB)
     assert share.wanted_bytes(400_000) == MiB - 400_000
     assert learned(600_000, limit=MiB).wanted_bytes(0) == 600_000 + HEAD
+    assert learned(MiB - 1, limit=MiB).wanted_bytes(0) == MiB
 
 
 def test_what_is_left_of_a_log_is_no_reason_to_request_more() -> None:

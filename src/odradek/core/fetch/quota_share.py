@@ -151,11 +151,8 @@ class QuotaShare:
     def _whole_entries(self, size: int) -> int:
         """Return how many of `size` bytes to request so that they end with an entry, as far as the sizes of entries are
         known: a part of one is received for nothing. Only the head of the next one comes, too, which has its size."""
-        left = size - self._next_entry_bytes
-        if left < 0:
-            return size
-        entry = max(self._entry_sizes)
-        return self._next_entry_bytes + left // entry * entry + ENTRY_HEAD_BYTES
+        needed, entry = self._next_entry_bytes + ENTRY_HEAD_BYTES, max(self._entry_sizes)
+        return size if size < needed else needed + (size - needed) // entry * entry
 
     def received(self, size: int, requested: int, next_entry: int = 0, *, left_out: bool = False) -> None:
         """Learn from the length of a response (bytes): a partition that had less than was asked for wants little more
