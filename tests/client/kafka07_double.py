@@ -142,6 +142,9 @@ class Kafka07DoubleDriver(MemoryDriver):
     def refusal_policy(self) -> ClosingBrokerPolicy:  # type: ignore[override]
         return ClosingBrokerPolicy()
 
+    def producer_sequences(self) -> None:  # type: ignore[override]
+        return None
+
     def validate_record(self, topic: str, record: ProducerRecord, max_message_bytes: int) -> None:
         if record.headers or record.timestamp is not None or record.value is None:
             raise Unsupported("a header, a timestamp or a null value", "Kafka 0.11")
