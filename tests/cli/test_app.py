@@ -137,3 +137,21 @@ main(["explain", "--help"])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "True True"
+
+
+@pytest.mark.parametrize(
+    ("closed", "arguments", "code", "shown"),
+    [
+        (">&-", "explain 19", 0, b""),
+        ("2>&-", "explain no-such-thing", 2, b""),
+        ("<&-", "seek g --to-file - -b 127.0.0.1:1", 1, b"odradek: [Errno 9] Bad file descriptor\n"),
+    ],
+)
+def test_a_standard_stream_may_be_closed_from_the_beginning(
+    closed: str, arguments: str, code: int, shown: bytes
+) -> None:
+    program = f"{sys.executable} -c 'from odradek.cli import main; main()' {arguments} {closed}"
+    done = subprocess.run(["/bin/sh", "-c", program], capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (code, b"")
+    assert shown in done.stderr
+    assert b"Traceback" not in done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import os
 import sys
 from collections.abc import Sequence
 
@@ -17,6 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     SIGTERM.
 
     """
+    _open_closed_streams()
     atexit.register(gc.freeze)  # or the collector would look at every object, several times, before the process ends
     try:
         from odradek.cli.app import run
@@ -29,3 +31,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stderr.write(f"odradek: {missing} is not installed; the command needs: pip install 'odradek[cli]'\n")
         sys.exit(2)
     sys.exit(code)
+
+
+def _open_closed_streams() -> None:
+    """Open standard streams that were closed before this process began, so that no file gets their numbers. To read
+    from such an input is an error; what is written to such an output is lost."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_WRONLY)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", errors="backslashreplace"))
