@@ -464,6 +464,13 @@ def test_lengths_and_magics_that_cannot_be_are_always_errors() -> None:
                 assert (reading.error, len(reading.rows)) == ((CorruptMessage, "t/3", 1, reason), 1)
 
 
+def test_what_no_option_passes_over_does_not_advise_one() -> None:
+    decoder = RecordDecoder(PARTITION, Position(0), SKIP)
+    decoder.feed(memoryview(batch(b"a") + struct.pack(">qiib", 1, 13, 0, 2)))
+    assert decoder.error is not None
+    assert decoder.error.hint == "nothing says where the next one begins: read on from a later offset"
+
+
 def test_entries_over_the_limit_are_errors_before_they_are_whole() -> None:
     head = struct.pack(">qiib", 8, 1 << 20, 0, 2)
     reading = read(head, options=DecoderOptions(max_message_bytes=1000))

@@ -20,6 +20,8 @@ __all__ = ["DecodingOptions", "IsVisible", "RecordDecoder"]
 _FILLER = -1
 """Offset of an entry that only fills a response, after down-conversion; nothing follows it."""
 
+_NO_NEXT_HINT = "nothing says where the next one begins: read on from a later offset"
+
 _MAX_REPORTS = 1000
 
 
@@ -285,9 +287,9 @@ class RecordDecoder:
         magic = head[16] if len(head) == HEAD_BYTES else 0
         where = max(self._entries.end, offset)
         if length < (batches.MIN_LENGTH if magic == 2 else MIN_LENGTH):
-            raise self._entries.corrupt_message(where, f"an entry whose length field says {length}")
+            raise self._entries.corrupt_message(where, f"an entry whose length field says {length}", _NO_NEXT_HINT)
         if magic > 2:
-            raise self._entries.corrupt_message(where, f"unknown magic {magic}")
+            raise self._entries.corrupt_message(where, f"unknown magic {magic}", _NO_NEXT_HINT)
         if len(head) == HEAD_BYTES and 12 + length > self._options.max_message_bytes:
             raise MessageTooLarge(
                 str(self.partition), where, 12 + length, self._options.max_message_bytes, "max_message_bytes"

@@ -202,10 +202,10 @@ class EntryDecoder:
             data, start, len(data), self._max_run_entry, self._max_decompressed, shows_all
         )
 
-    def corrupt_message(self, position: int, reason: str) -> CorruptMessage:
+    def corrupt_message(self, position: int, reason: str, hint: str = _HINT) -> CorruptMessage:
         """Return the error for damage at a position."""
         error = CorruptMessage(str(self._partition), position, reason)
-        error.hint = _HINT
+        error.hint = hint
         return error
 
     def _note_epochs(self, epochs: list[tuple[int, int]], behind: int) -> None:
