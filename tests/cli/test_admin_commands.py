@@ -584,6 +584,7 @@ def test_what_0_7_cannot_do_is_refused_with_what_it_needs(
     assert run(arguments.split()) == 1
     printed = capfd.readouterr()
     assert "is not supported here: it needs" in printed.err and printed.out == ""
+    assert "needs Kafka 0.10.1" not in printed.err, "each came with a release of its own"
 
 
 def test_0_7_refuses_what_is_about_topics_that_it_has(

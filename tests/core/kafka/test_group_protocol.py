@@ -47,7 +47,7 @@ def test_brokers_assign_where_they_can_unless_the_subscription_says_otherwise(
 @pytest.mark.parametrize(
     ("versions", "fields", "error", "text"),
     [
-        (BrokerVersions.of_release("0.8.2"), {}, Unsupported, r"Kafka 0\.9"),
+        (BrokerVersions.of_release("0.8.2"), {}, Unsupported, r"Kafka 0\.9: .* use a reader, .* its `group`"),
         (OLD, {"consumer_id": "one"}, Unsupported, r"Kafka 2\.3"),
         (OLD, {"revoke_within": 30.0}, ConfigError, "revoke_within=30 .* session timeout, 30 s"),
         (SWITCHED_OFF, {"group_protocol": "consumer"}, Unsupported, r"Kafka 4\.0, with group\.version 1"),

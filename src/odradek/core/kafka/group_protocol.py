@@ -54,7 +54,7 @@ def group_protocol(subscription: Subscription, settings: MemberSettings, version
     if not versions.has_groups:
         raise Unsupported(
             "a consumer group",
-            "Kafka 0.9: with older brokers use a reader, and store positions by `driver.offsets(group)` (0.8.1)",
+            "Kafka 0.9: with older brokers use a reader, which stores positions under the name of its `group` (0.8.1)",
         )
     if subscription.consumer_id is not None and not versions.has_static_members:
         raise Unsupported("a fixed consumer id (a static member)", "Kafka 2.3")

@@ -23,7 +23,9 @@ from odradek.types import TopicPartition
 
 __all__ = ["Kafka07Admin"]
 
-NEEDS = "Kafka 0.10.1 or later: brokers of 0.7 create a topic when a record for it arrives, and have no other requests"
+NEEDS = (
+    "a later release of Kafka: brokers of 0.7 create a topic when a record for it arrives, and have no other requests"
+)
 
 
 class Kafka07Admin(ClusterAdmin):
