@@ -46,7 +46,7 @@ Find = Callable[[od.Cluster], Awaitable[Wanted]]
 @click.option(
     "--to",
     metavar="POSITION",
-    help="beginning, end, a number, @TIME, none (delete the position), or TOPIC/PARTITION=POSITION,...",
+    help="beginning, end, a number, @TIME, none (delete the position; 2.4 on), or TOPIC/PARTITION=POSITION,...",
 )
 @click.option(
     "--shift",
