@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from base64 import b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -282,8 +282,13 @@ async def test_an_alert_of_tls_is_no_sign_of_an_old_release() -> None:
     assert len(addresses) == 1
 
 
-async def test_a_listener_that_expects_sasl_says_so() -> None:
-    error = await failure(Peer({MetadataRequest: lambda *_: ConnectionAbortedError}))
+def before_2_4(request: ApiVersionsRequest, version: int) -> ApiVersionsResponse:
+    return ApiVersionsResponse(error_code=35) if version == 3 else EVERYTHING
+
+
+@pytest.mark.parametrize("versions", [lambda *_: EVERYTHING, before_2_4])
+async def test_a_listener_that_expects_sasl_says_so(versions: Callable[[Any, int], Answer]) -> None:
+    error = await failure(Peer({ApiVersionsRequest: versions, MetadataRequest: lambda *_: ConnectionAbortedError}))
     assert (type(error), error.step, error.retriable) == (Unreachable, "sasl", False)
     assert "+sasl" in error.hint
 
@@ -298,8 +303,11 @@ async def test_a_controller_is_no_listener_with_sasl() -> None:
     assert "as a controller of KRaft" in str(error)
 
 
+@pytest.mark.parametrize("versions", [lambda *_: EVERYTHING, before_2_4])
 @pytest.mark.parametrize("cut_again", [False, True])
-async def test_a_line_cut_right_after_the_first_answer_is_no_sign_of_sasl(cut_again: bool) -> None:
+async def test_a_line_cut_right_after_the_first_answer_is_no_sign_of_sasl(
+    cut_again: bool, versions: Callable[[Any, int], Answer]
+) -> None:
     """One cut after ApiVersions looks as SASL does; a listener without it refuses to take part in SASL, and a line that
     is cut again says nothing at all."""
 
@@ -307,7 +315,7 @@ async def test_a_line_cut_right_after_the_first_answer_is_no_sign_of_sasl(cut_ag
         del peer.answers[MetadataRequest]
         return ConnectionAbortedError
 
-    peer = Peer({MetadataRequest: cut_once})
+    peer = Peer({ApiVersionsRequest: versions, MetadataRequest: cut_once})
     refused = SaslHandshakeResponse(error_code=34)
     peer.answers[SaslHandshakeRequest] = lambda *_: ConnectionAbortedError if cut_again else refused
     async with connection_to(peer) as connection:

@@ -252,17 +252,18 @@ class KafkaHandshake:
         return result
 
     def _skip(self, late: Iterable[int]) -> Generator[Any, Any, None]:
-        """Wait for the answers that nothing needs. Where SASL is expected, the broker closes instead; once a broker of
-        the cluster has not, it is a connection that is lost."""
+        """Wait for the answers that nothing needs. Where SASL is expected, the broker closes instead."""
         try:
             yield ProbeRequest((), late, self._identity.client_id)
         except ConnectionLost as error:
-            if not self._known.latest:
-                yield from self._refuse_sasl(error)
+            yield from self._refuse_sasl(error)
             raise
 
     def _refuse_sasl(self, lost: ConnectionLost) -> Generator[Any, Any, None]:
-        """Raise that the listener expects SASL, if that is why the connection is lost."""
+        """Raise that the listener expects SASL, if that is why the connection is lost: not once a broker of the cluster
+        has served without."""
+        if self._known.latest:
+            return
         sasl = yield from self._probe(probe_sasl(), on_new_connection=False)
         if sasl is not None:
             refused = Unreachable("sasl", self._address, "the broker answers ApiVersions, and closes upon Metadata")
@@ -275,7 +276,9 @@ class KafkaHandshake:
         numbered = [(request, version, self._next_id()) for request, version in probe.requests]
         try:
             answer = yield ProbeRequest(numbered, late, self._identity.client_id)
-        except ConnectionLost:
+        except ConnectionLost as error:
+            if late:  # brokers before 2.4 refuse the version of ApiVersions, and then close upon Metadata
+                yield from self._refuse_sasl(error)
             return ConnectionClosed(), frozenset()
         except DeadlineError:
             return Silent(), frozenset()
