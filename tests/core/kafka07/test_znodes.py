@@ -145,6 +145,14 @@ def test_filters_match_whole_names() -> None:
     assert 5 not in white.filter
 
 
+def test_classes_of_characters_are_those_of_java() -> None:
+    """A member of Scala would not consume such a topic, and neither count this member among those that do."""
+    words = z.WildcardRegistration(TopicFilter.of(r"\w+,t\d", exclude=False), 1)
+    assert words.wanted(frozenset({"clicks", "gr\u00f6\u00dfe", "t\u0661"})) == {"clicks"}
+    with pytest.raises(ConfigError, match="not a regular expression"):
+        TopicFilter.of("(?u)a", exclude=False)
+
+
 def test_a_filter_python_cannot_read_is_refused_with_the_reason() -> None:
     with pytest.raises(ConfigError, match=r"topic filter 'a\(': not a regular expression"):
         TopicFilter.of("a(", exclude=False)

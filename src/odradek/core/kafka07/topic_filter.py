@@ -2,8 +2,9 @@
 
 Wildcard subscriptions are Java regular expressions matched against whole topic names. They are matched with `re`,
 which agrees on everything usual in topic filters: literals, `.`, `*`, `+`, `?`, `{n,m}`, `|`, groups, classes, `\\d`,
-`\\w`, `\\s`, look-around. Python has no `\\p{...}`, `\\Q...\\E` or `(?<name>...)`, and Java's class arithmetic
-(`[a-z&&[^b]]`, `[a[b]]`) means something else there. Keep the filters of mixed groups to what both understand.
+`\\w`, `\\s` (all of ASCII, as in Java), look-around. Python has no `\\p{...}`, `\\Q...\\E` or `(?<name>...)`, and
+Java's class arithmetic (`[a-z&&[^b]]`, `[a[b]]`) means something else there. Keep the filters of mixed groups to what
+both understand.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class TopicFilter(NamedTuple):
         """Normalise as the Scala TopicFilter does. ConfigError when `re` does not accept the result."""
         text = raw.strip(_JAVA_BLANKS).replace(",", "|").replace(" ", "").strip("\"'")
         try:
-            return cls(re.compile(text), exclude)
-        except (re.error, RecursionError, OverflowError) as e:
+            return cls(re.compile(text, re.ASCII), exclude)
+        except (re.error, ValueError, RecursionError, OverflowError) as e:
             raise ConfigError(f"topic filter {raw!r}: not a regular expression: {e}") from None
 
     def __contains__(self, topic: object) -> bool:
