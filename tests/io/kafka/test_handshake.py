@@ -240,6 +240,7 @@ async def test_a_peer_that_closes_every_connection_may_expect_another_security_p
     error = await failure(peer)
     assert (type(error), error.step, len(peer.connections)) == (Unreachable, "version", 4)
     assert "security protocol" in error.why
+    assert "or the broker be one of 0.7" in error.hint
 
 
 async def test_a_silent_peer_costs_one_time_limit() -> None:

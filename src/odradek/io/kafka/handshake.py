@@ -57,7 +57,9 @@ MIN_RENEWAL_S = 1.1
 FIRST_CORRELATION_ID = -(1 << 31)
 """Requests of a handshake have negative correlation ids, so that a late response is not taken for another."""
 
-_CLOSED_HINT = "the listener may expect TLS or SASL: the scheme of the URL says what this client uses"
+_CLOSED_HINT = (
+    "the listener may expect TLS or SASL, or the broker be one of 0.7: the scheme of the URL says what this client uses"
+)
 
 
 class Identity(NamedTuple):
