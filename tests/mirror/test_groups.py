@@ -289,6 +289,29 @@ async def test_groups_have_to_be_named_where_the_source_does_not_list_all(
     assert row.match == "exact"
 
 
+async def test_a_source_that_stores_no_positions_has_no_groups_to_move(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """0.8.0, and 0.7 without ZooKeeper: the end of such a mirror depends on its producers alone."""
+    pair.write(b"1")
+    mirror = pair.mirror(name="m")
+    await run(mirror)
+
+    def refuse(*arguments: object, **kinds: object) -> Any:
+        raise Unsupported("storing positions under a group name", "Kafka 0.8.1")
+
+    for method in ("list_groups", "describe_groups"):
+        monkeypatch.setattr(f"odradek.client.admin.Admin.{method}", refuse)
+    monkeypatch.setattr("odradek.testing.memory.groups.MemoryOffsets.fetch", refuse)
+    assert (await groups(mirror)).positions == ()
+    result = await cutover(mirror, "producers", apply=True, quiet_s=0.01)
+    assert result.finished
+    assert [check.evidence for check in result.checks][2:] == [
+        "brokers know no groups: look yourself",
+        "0 positions of 0 groups",
+    ]
+
+
 async def test_positions_are_followed(pair: Pair) -> None:
     mirror = pair.mirror()
     pair.write(b"1")

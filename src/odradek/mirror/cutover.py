@@ -122,6 +122,8 @@ def _groups_are_empty(facts: CutoverFacts) -> CutoverCheck:
         return CutoverCheck(step, False, f"these groups have members: {_listed(active)}: stop the consumers")
     if unknown := sorted(group for group, members in facts.members.items() if members is None):
         return CutoverCheck(step, True, f"brokers do not know the members of these: {_listed(unknown)}: look yourself")
+    if not facts.members:
+        return CutoverCheck(step, True, "brokers know no groups: look yourself")
     return CutoverCheck(step, True, f"{len(facts.members)} groups have no members")
 
 

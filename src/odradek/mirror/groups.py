@@ -144,7 +144,8 @@ async def translate_groups(config: MirrorConfig, clusters: Clusters, *, apply: b
     topics = await survey(config, clusters)
     state, _ = await read_state(config, clusters.target, whole=False)
     check(config, state, topics)
-    names, partitions = await _names(config, source), _partitions(topics, state)
+    partitions = _partitions(topics, state)
+    names = await _names(config, source, partitions)
     read = stored_in_zookeeper if config.groups.stored_in == "zookeeper" else _committed
     committed = await read(source, names, partitions)
     translator = await _translator(config, clusters, topics)  # after that: what is copied meanwhile is found
@@ -164,11 +165,13 @@ async def translate_groups(config: MirrorConfig, clusters: Clusters, *, apply: b
 # ---- what is asked of the clusters ---------------------------------------------------------------------------
 
 
-async def _names(config: MirrorConfig, source: Cluster) -> list[str]:
+async def _names(config: MirrorConfig, source: Cluster, partitions: Sequence[TopicPartition]) -> list[str]:
     """Return the groups that the file asks for."""
     wanted = config.groups
     listed = await _listed(source) if wanted.stored_in == "brokers" else None
     if listed is None:
+        if wanted.pattern is None and not wanted.include and not await _has_positions(source, partitions):
+            return []
         if wanted.pattern is not None or not wanted.include:
             raise MirrorRefused(
                 "groups.include: name all groups, without a pattern: brokers before 0.10.1 do not list those that have "
@@ -187,6 +190,15 @@ async def _listed(source: Cluster) -> list[str] | None:
     if not source.driver.logs.names_brokers and (await source.admin.describe_cluster()).cluster_id is None:
         return None  # before 0.10.1
     return [group.name for group in listed if group.type != "share"]
+
+
+async def _has_positions(source: Cluster, partitions: Sequence[TopicPartition]) -> bool:
+    """Return False for a source that stores no positions of any group: 0.8.0, and 0.7 without ZooKeeper."""
+    try:
+        await source.driver.offsets("odradek").fetch(partitions)
+    except Unsupported:
+        return False
+    return True
 
 
 def _partitions(topics: ClusterTopics, state: StoredState) -> list[TopicPartition]:
