@@ -312,6 +312,21 @@ async def test_a_source_that_stores_no_positions_has_no_groups_to_move(
     ]
 
 
+@pytest.mark.parametrize(("replicas", "says"), [(None, "target.replicas: give it a number"), (1, "target.url: .* old")])
+async def test_a_target_that_makes_no_such_topics_is_refused_for_its_own_reason(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, replicas: int | None, says: str
+) -> None:
+    def refuse(*arguments: object, **kinds: object) -> Any:
+        raise Unsupported("creating a topic", "Kafka 0.10.1")
+
+    pair.write(b"1")
+    mirror = pair.mirror(name="m")
+    mirror = mirror.model_copy(update={"target": mirror.target.model_copy(update={"replicas": replicas})})
+    monkeypatch.setattr("odradek.client.admin.Admin.create_topics", refuse)
+    with pytest.raises(MirrorRefused, match=f"{says}.*it needs Kafka 0.10.1"):
+        await run(mirror)
+
+
 async def test_positions_are_followed(pair: Pair) -> None:
     mirror = pair.mirror()
     pair.write(b"1")

@@ -232,7 +232,10 @@ async def _create(
     try:
         made = await cluster.admin.create_topics({topic: partitions}, replicas=replicas, config=settings)
     except Unsupported as error:
-        raise MirrorRefused(f"target.replicas: give it a number, which brokers before 2.4 need: {error}") from error
+        why = "target.url: this cluster is too old"
+        if replicas is None:
+            why = "target.replicas: give it a number, which brokers before 2.4 need"
+        raise MirrorRefused(f"{why}: {error}") from error
     for failed in made.failed.values():
         if not isinstance(failed, BrokerError) or failed.name != "TOPIC_ALREADY_EXISTS":
             raise failed
