@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 
 import click
 import pytest
 
 from odradek.cli.json_records import json_line
-from odradek.cli.output import formatter, table
+from odradek.cli.output import formatter, table, unescape
 from odradek.types import Position, Record, TopicPartition
 
 
@@ -31,6 +32,13 @@ def record(value: bytes = b"hello", key: bytes | None = None) -> Record:
 )
 def test_format(text: str, printed: bytes) -> None:
     assert formatter(text)(record()) == printed
+
+
+def test_escapes_and_arguments_are_bytes() -> None:
+    """kcat's `\\xHH` is a byte, and so is what a shell passes that is not UTF-8."""
+    assert formatter(r"\xff%s\n")(record()) == b"\xffhello\n"
+    assert formatter(os.fsdecode(b"\xff%s"))(record()) == b"\xffhello"
+    assert (unescape(r"\xc3\xa9\0\\"), unescape("\u00e9")) == (b"\xc3\xa9\0\\", b"\xc3\xa9")
 
 
 def test_format_of_a_key() -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import click
 
-from odradek.cli.output import Render
+from odradek.cli.output import Render, argument_bytes
 from odradek.errors import DeserializationError
 from odradek.types import Record
 
@@ -54,12 +54,12 @@ def record_filter(grep: str | None, key: str | None, headers: Sequence[str]) -> 
     if grep is None and key is None and not headers:
         return None
     try:
-        pattern = None if grep is None else re.compile(grep.encode())
+        pattern = None if grep is None else re.compile(argument_bytes(grep))
     except (re.error, RecursionError, OverflowError) as error:
         raise click.BadParameter(f"{grep!r}: not a regular expression: {error}", param_hint="--grep") from None
     pairs = [text.partition("=") for text in headers]
-    wanted = [(name, value.encode() if mark else None) for name, mark, value in pairs]
-    return RecordFilter(pattern, None if key is None else key.encode(), wanted)
+    wanted = [(name, argument_bytes(value) if mark else None) for name, mark, value in pairs]
+    return RecordFilter(pattern, None if key is None else argument_bytes(key), wanted)
 
 
 @dataclass

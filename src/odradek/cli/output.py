@@ -17,6 +17,7 @@ from odradek.types import Record
 
 __all__ = [
     "Render",
+    "argument_bytes",
     "as_json",
     "echo_failures",
     "echo_json",
@@ -29,7 +30,7 @@ __all__ = [
 ]
 
 Render = Callable[[Record], bytes]
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
+_ESCAPES = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"0": b"\0", b"\\": b"\\"}
 _FIELDS: dict[str, Render] = {
     "%": lambda _: b"%",
     "S": lambda r: b"%d" % _size(r.value),
@@ -61,14 +62,19 @@ def _size(value: bytes | None) -> int:
     return -1 if value is None else len(value)
 
 
-def unescape(text: str) -> str:
-    r"""Replace the escapes \n, \t, \r, \0, \\ and \xHH by their characters."""
+def argument_bytes(text: str) -> bytes:
+    """Return an argument as the shell passed it, which need not be UTF-8."""
+    return text.encode(errors="surrogateescape")
 
-    def one(match: re.Match[str]) -> str:
+
+def unescape(text: str) -> bytes:
+    r"""Return an argument with the bytes of its escapes \n, \t, \r, \0, \\ and \xHH."""
+
+    def one(match: re.Match[bytes]) -> bytes:
         code = match[1]
-        return chr(int(code[1:], 16)) if code[0] == "x" else _ESCAPES[code]
+        return bytes.fromhex(code[1:].decode()) if code[:1] == b"x" else _ESCAPES[code]
 
-    return re.sub(r"\\(x[0-9a-fA-F]{2}|[ntr0\\])", one, text)
+    return re.sub(rb"\\(x[0-9a-fA-F]{2}|[ntr0\\])", one, argument_bytes(text))
 
 
 def formatter(text: str, *, show_null: bool = False, encode: Callable[[bytes], bytes] = bytes) -> Render:
@@ -84,8 +90,8 @@ def formatter(text: str, *, show_null: bool = False, encode: Callable[[bytes], b
     """
     fields = _FIELDS | _contents(encode, b"NULL" if show_null else b"")
     parts: list[Render] = []
-    for part in re.findall(r"%.?|[^%]+", unescape(text), re.DOTALL):
-        parts.append(_field(part[1:], fields) if part.startswith("%") else _constant(part.encode()))
+    for part in re.findall(rb"%.?|[^%]+", unescape(text), re.DOTALL):
+        parts.append(_field(part[1:].decode("latin-1"), fields) if part.startswith(b"%") else _constant(part))
     return lambda record: b"".join([part(record) for part in parts])
 
 

@@ -18,7 +18,7 @@ import odradek as od
 from odradek.cli.cluster_queries import find_partitions, message_limit
 from odradek.cli.json_records import parse_line
 from odradek.cli.options import COUNT, MAX_MESSAGE, QUIET, TOPIC, clustered, examples, one_topic
-from odradek.cli.output import echo_json, progress, unescape
+from odradek.cli.output import argument_bytes, echo_json, progress, unescape
 from odradek.client.options import Acks, Compression
 
 __all__ = ["put"]
@@ -105,7 +105,7 @@ def put(
     if as_lines and (key is not None or key_separator or headers or empty_is_null or delimiter != "\\n"):
         raise click.UsageError("--json has keys, headers and nulls itself: it excludes -k, -K, -H, -Z and -D")
     parse = _JsonParser().parse if as_lines else _line_parser(key_separator, key, headers, empty_is_null).parse
-    rows = _rows(files, unescape(delimiter).encode(), count, quiet)
+    rows = _rows(files, unescape(delimiter), count, quiet)
     options = _WriteOptions(compression, "all" if acks == "all" else 1 if acks == "1" else 0, max_message_bytes)
     written = od.run(_put, url, topic, partition, options, rows, parse)
     if as_lines:
@@ -216,15 +216,15 @@ class _LineParser(NamedTuple):
 def _line_parser(
     key_separator: str | None, key: str | None, headers: Sequence[str], empty_is_null: bool
 ) -> _LineParser:
-    separator, pairs = unescape(key_separator or "").encode(), tuple(_header(text) for text in headers)
-    return _LineParser(separator, None if key is None else key.encode(), pairs, empty_is_null)
+    separator, pairs = unescape(key_separator or ""), tuple(_header(text) for text in headers)
+    return _LineParser(separator, None if key is None else argument_bytes(key), pairs, empty_is_null)
 
 
 def _header(text: str) -> tuple[str, bytes]:
     name, mark, value = text.partition("=")
     if not mark:
         raise click.BadParameter(f"{text!r}: a header is NAME=VALUE")
-    return name, value.encode()
+    return name, argument_bytes(value)
 
 
 async def _rows(files: Sequence[str], delimiter: bytes, count: int | None, quiet: bool) -> Rows:
