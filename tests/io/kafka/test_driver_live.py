@@ -79,10 +79,15 @@ async def test_partitions_with_large_batches_are_read_at_the_same_time(broker: K
     assert read != sorted(read, key=read.index), "one was read to its end before the other one began"
 
 
-async def test_reading_a_topic_that_does_not_exist_creates_it_only_on_old_brokers(broker: KafkaBroker) -> None:
+async def test_a_topic_that_does_not_exist_is_created_only_where_it_is_named_to_old_brokers(
+    broker: KafkaBroker,
+) -> None:
     name = f"missing-{anyio.current_time():.6f}"
     async with driver_of(broker) as driver:
-        table = await driver.metadata.table_for_topic(name)
+        await driver.metadata.table_for_topic(name)
+        assert name not in await driver.metadata.all_topics()
+    async with driver_of(broker) as driver:
+        table = await driver.metadata.table_for_topic(name, named=True)
         with anyio.fail_after(30):
             while broker.version == OLD and not table.partitions(name):
                 table = await driver.metadata.wait_for_newer(table.version)
