@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TextIO
@@ -179,12 +179,20 @@ async def _seek(
 async def _outside(k: od.Cluster, positions: Mapping[TopicPartition, object]) -> dict[TopicPartition, str]:
     """Return the partitions whose log does not have the position, and where that is. Only numbers can be outside."""
     exact = {p: at for p, at in positions.items() if isinstance(at, int)}
-    known: dict[TopicPartition, PartitionExtent] = {}
-    for topic in {partition.topic for partition in exact}:
-        known |= await extents(k, topic)
+    known = await _extents_of_topics(k, exact)
     late = {p: f"beyond the end, {known[p].latest}" for p, at in exact.items() if p in known and at > known[p].latest}
     early = {p: at for p, at in exact.items() if p in known and at < known[p].earliest}
     return late | {p: f"before the beginning, {known[p].earliest}" for p in early}
+
+
+async def _extents_of_topics(
+    k: od.Cluster, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, PartitionExtent]:
+    """Return the extents of all partitions of the topics of these."""
+    known: dict[TopicPartition, PartitionExtent] = {}
+    for topic in {partition.topic for partition in partitions}:
+        known |= await extents(k, topic)
+    return known
 
 
 async def _find_targets(k: od.Cluster, targets: Targets) -> Wanted:
@@ -209,7 +217,7 @@ async def _shifted(k: od.Cluster, group: str, topics: Collection[str], distance:
     if k.driver.logs.unit.exact:
         raise click.UsageError("--shift counts messages, and positions of Kafka 0.7 are bytes: use --to")
     committed = await _committed(k, group, topics)
-    known = {p: extent for topic in {p.topic for p in committed} for p, extent in (await extents(k, topic)).items()}
+    known = await _extents_of_topics(k, committed)
     shifted = {p: max(at + distance, known[p].earliest) for p, at in committed.items() if p in known}
     return {p: Position(min(at, known[p].latest)) for p, at in shifted.items()}
 

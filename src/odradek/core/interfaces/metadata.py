@@ -67,7 +67,7 @@ class ClusterMetadata(Protocol):
 
         Args:
             create: Have the topic created if it does not exist, where asking for it makes brokers do so.
-            named: Find out whether this client may know of it, even where asking for that makes brokers create it.
+            named: Find out whether this client may know of it, even where such a request makes brokers create it.
         """
         ...
 

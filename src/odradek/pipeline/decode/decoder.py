@@ -29,11 +29,9 @@ RESERVED = frozenset((
     "record_time", "date", "hour",
 ))  # fmt: skip
 """Names of a table's own columns, which decoded fields cannot have."""
+_RESERVED = frozenset(name.casefold() for name in RESERVED)
 
 ERROR = "error"  # column of the reader: why an entry of the log is damaged, or null
-
-
-_RESERVED = frozenset(name.casefold() for name in RESERVED)
 
 
 def stored_name(name: str) -> str:
