@@ -20,6 +20,7 @@ import anyio.to_thread
 
 from odradek import segments
 from odradek.core.backoff import Backoff
+from odradek.core.fetch.fetch_size import EntrySizes
 from odradek.core.fetch.read_ahead import MIN_FETCH_BYTES, decaying_maximum
 from odradek.core.interfaces import Extent, LogDecoder, PartitionFetch, ProtocolDriver
 from odradek.errors import (
@@ -162,6 +163,7 @@ class _RangeTask:
         self._exact = reader.driver.logs.unit.exact
         self._replica: int | None = None  # that the leader names instead of itself
         self._decoder: LogDecoder | None = None
+        self._entries = EntrySizes()
         self._attempts = 0
         self._progress_at = anyio.current_time()
 
@@ -192,7 +194,7 @@ class _RangeTask:
             self._decoder = api.decoder(self._part.partition, position, self._request.decoder_options(defer=True))
         decoder, begin = self._decoder, self._decoder.position
         size, claimed = await self._claim(self._part.end - decoder.fetch_position)
-        fetch = PartitionFetch(decoder, size)
+        fetch = PartitionFetch(decoder, self._entries.whole(size))
         failure: OdradekError | None = None
         try:
             await api.fetch([fetch])
@@ -200,6 +202,7 @@ class _RangeTask:
             if not error.retriable:
                 raise
             failure = error
+        self._entries.observe(fetch.next_entry_bytes)
         await self._hand_over(fetch, begin, claimed)
         if decoder.position > begin or fetch.received:
             self._attempts, self._progress_at = 0, anyio.current_time()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.core.fetch.quota_share import ENTRY_HEAD_BYTES, QuotaShare
+from odradek.core.fetch.fetch_size import ENTRY_HEAD_BYTES
+from odradek.core.fetch.quota_share import QuotaShare
 from odradek.core.fetch.read_ahead import ReadAheadBudget, ReadAheadLimits
 from odradek.types import KiB, MiB
 

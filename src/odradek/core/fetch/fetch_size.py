@@ -1,4 +1,4 @@
-"""The size of requests to one broker: larger ones to a distant broker, whose round trips take most of the time."""
+"""The size of requests: larger ones to a distant broker, whose round trips take most of the time, and whole entries."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 from odradek.core.fetch.read_ahead import ReadAheadLimits
 
-__all__ = ["FetchSize"]
+__all__ = ["EntrySizes", "FetchSize"]
 
 DISTANT_S = 0.005
 """A broker none of whose responses took less is distant (s): round trips, and not its work, limit what it delivers."""
@@ -18,6 +18,12 @@ and page faults of a client that has just started."""
 PAYS_UP_TO = 1.75
 """A response of twice as many bytes pays if it takes less than this many times as long: then the round trip took at
 least half as long as all its bytes."""
+
+ENTRY_HEAD_BYTES = 17
+"""Bytes of an entry from which its size is known, and whether that may be (0.8 and later: offset to magic)."""
+
+REMEMBERED_ENTRIES = 4
+"""Sizes of entries that are remembered: the next ones are as large as the largest of these, it is assumed."""
 
 
 class FetchSize:
@@ -68,3 +74,36 @@ class FetchSize:
         """Return True if responses of this size are known to be worth it, or nothing is known."""
         this, half = self._seen.get(bits), self._seen.get(bits - 1)
         return this is None or half is None or this[1] < PAYS_UP_TO * half[1]
+
+
+class EntrySizes:
+    """The sizes of a partition's entries, as far as known from the parts of them with which responses ended."""
+
+    __slots__ = ("_next", "_sizes")
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._sizes: tuple[int, ...] = ()
+
+    def observe(self, next_entry: int) -> None:
+        """Remember the size of the entry that is requested next (bytes; 0: it is not known)."""
+        self._next = next_entry
+        if next_entry:
+            self._sizes = (*self._sizes[1 - REMEMBERED_ENTRIES :], next_entry)
+
+    def forget(self) -> None:
+        """Forget all of them: other entries are read."""
+        self._next, self._sizes = 0, ()
+
+    @property
+    def largest(self) -> int:
+        """The size of the largest entry that is expected (bytes); 0 if that of the next one is not known."""
+        return max(self._sizes) if self._next else 0
+
+    def whole(self, size: int) -> int:
+        """Return how many of `size` bytes to request so that they end with an entry, as far as sizes are known: a part
+        of one is received for nothing. Only the head of the one behind comes, too, which has its size."""
+        if not self._next:
+            return size
+        needed = self._next + ENTRY_HEAD_BYTES
+        return size if size < needed else needed + (size - needed) // self.largest * self.largest

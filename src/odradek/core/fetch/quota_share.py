@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from odradek.core.fetch.fetch_size import EntrySizes
 from odradek.core.fetch.read_ahead import ReadAheadBudget, bytes_to_request, expected_expansion
 from odradek.core.fetch.stream_quota import StreamQuota
 
@@ -10,21 +11,14 @@ __all__ = ["QuotaShare"]
 MIN_OBSERVED_BYTES = 1024
 """A few bytes say nothing about what the next megabyte will expand to."""
 
-ENTRY_HEAD_BYTES = 17
-"""Bytes of an entry from which its size is known, and whether that may be (0.8 and later: offset to magic)."""
-
-REMEMBERED_ENTRIES = 4
-"""Sizes of entries that are remembered: the next ones are as large as the largest of these, it is assumed."""
-
 
 class QuotaShare:
     """A partition as its quota and the read-ahead of all partitions count it, and what was learned of its fetches."""
 
     __slots__ = (
         "_budget",
-        "_entry_sizes",
+        "_entries",
         "_max_wanted",
-        "_next_entry_bytes",
         "_own_expansion",
         "counted_memory",
         "has_more",
@@ -50,8 +44,7 @@ class QuotaShare:
         self._budget: ReadAheadBudget | None = None
         self._own_expansion: float | None = None
         self._max_wanted: int | None = None
-        self._entry_sizes: tuple[int, ...] = ()
-        self._next_entry_bytes = 0
+        self._entries = EntrySizes()
 
     def assign(self, budget: ReadAheadBudget) -> None:
         """Take a share of this read-ahead while it is active."""
@@ -68,7 +61,7 @@ class QuotaShare:
     def forget_fetches(self) -> None:
         """Forget what was learned of it: it is read from elsewhere."""
         self._own_expansion = self._max_wanted = None
-        self._entry_sizes, self._next_entry_bytes = (), 0
+        self._entries.forget()
         self.was_left_out = False
         if self.has_more:
             self._set_has_more(False)
@@ -139,28 +132,20 @@ class QuotaShare:
         assert budget is not None
         limits = budget.limits
         usual = limits.usual_fetch_bytes if quota is None else quota.scheduler.fetch_size.bytes
-        if self._next_entry_bytes:  # rather one entry more than one less
-            usual = min(usual + max(self._entry_sizes), limits.fetch_bytes)
+        if largest := self._entries.largest:  # rather one entry more than one less
+            usual = min(usual + largest, limits.fetch_bytes)
         size = bytes_to_request(held, self._observed_expansion(), budget.share, limits, usual)
         if self._own_expansion is None and not self.was_left_out:
             return min(size, limits.first_fetch_bytes)
         if self._max_wanted is not None:
             size = min(size, max(self._max_wanted, limits.min_bytes))
-        return self._whole_entries(size) if self._next_entry_bytes else size
-
-    def _whole_entries(self, size: int) -> int:
-        """Return how many of `size` bytes to request so that they end with an entry, as far as the sizes of entries are
-        known: a part of one is received for nothing. Only the head of the next one comes, too, which has its size."""
-        needed, entry = self._next_entry_bytes + ENTRY_HEAD_BYTES, max(self._entry_sizes)
-        return size if size < needed else needed + (size - needed) // entry * entry
+        return self._entries.whole(size)
 
     def received(self, size: int, requested: int, next_entry: int = 0, *, left_out: bool = False) -> None:
         """Learn from the length of a response (bytes): a partition that had less than was asked for wants little more
         next time, and one that had nothing the least. One that was left out has more, however little it requested. And
         from `next_entry`, the size of an entry of which a part came (bytes; 0: none)."""
-        self._next_entry_bytes = next_entry
-        if next_entry:
-            self._entry_sizes = (*self._entry_sizes[1 - REMEMBERED_ENTRIES :], next_entry)
+        self._entries.observe(next_entry)
         self.was_left_out = left_out
         is_full = left_out or size >= requested
         self._max_wanted = None if is_full else 2 * size
