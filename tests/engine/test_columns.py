@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.engine.fuzz import ENGINES, plain
 
 from odradek.engine import DecodedColumns, Engine
-from odradek.engine.columns import PACKED_ROW_BYTES, ROW_BYTES, PlainColumns
+from odradek.engine.columns import HEADER_BYTES, PACKED_HEADER_BYTES, PACKED_ROW_BYTES, ROW_BYTES, PlainColumns
 
 strings = st.none() | st.binary(max_size=8)
 headers = st.lists(st.tuples(st.text(st.characters(codec="utf-8"), max_size=3), strings), max_size=3).map(tuple)
@@ -93,7 +93,10 @@ def test_a_row_takes_more_with_every_column(engine: Engine) -> None:
     assert bare == (ROW_BYTES if engine.NAME == "pure" else PACKED_ROW_BYTES)
     assert row_bytes("plain", [b"a", b""]) == 2 * bare
     keyed = row_bytes("old", [(b"a", b"k", (), 7)])
-    assert bare < keyed < row_bytes("batch", [(b"a", b"k", (("h", b"v"),), 7)])
+    with_header = row_bytes("batch", [(b"a", b"k", (("h", b"v"),), 7)])
+    assert bare < keyed < with_header
+    header = HEADER_BYTES if engine.NAME == "pure" else PACKED_HEADER_BYTES
+    assert row_bytes("batch", [(b"a", b"k", (("", b""),) * 1001, 7)]) == with_header + 1000 * header
 
 
 def test_only_columns_of_the_compiled_engine_are_joined_by_it() -> None:

@@ -40,6 +40,8 @@ impl Drop for Memory {
 const ROW_BYTES: usize = 24;
 /// Of each further column: an offset or integer, and a byte for its validity or type.
 const COLUMN_BYTES: usize = 9;
+/// Of a header beyond its name and value: two offsets, and a byte for its validity.
+const HEADER_BYTES: usize = 9;
 
 #[pymethods]
 impl DecodedColumns {
@@ -66,7 +68,9 @@ impl DecodedColumns {
         let optional = [keys.is_some(), headers.is_some(), timestamps.is_some()];
         let columns = optional.iter().filter(|there| **there).count();
         let row_bytes = columns.saturating_mul(COLUMN_BYTES).saturating_add(ROW_BYTES);
-        Ok(self.rows.len().saturating_mul(row_bytes).saturating_add(self.payload_bytes()?))
+        let pairs = self.part().and_then(|part| part.pairs()).map_or(0, |pairs| pairs.len());
+        let header_bytes = pairs.saturating_mul(HEADER_BYTES).saturating_add(self.payload_bytes()?);
+        Ok(self.rows.len().saturating_mul(row_bytes).saturating_add(header_bytes))
     }
 
     #[getter]

@@ -117,8 +117,9 @@ impl Rows<'_> {
         Some(bytes)
     }
 
-    /// Which headers there are.
-    fn pairs(&self) -> Option<Range<usize>> {
+    /// Which headers there are; None: the rows have no such column.
+    #[must_use]
+    pub fn pairs(&self) -> Option<Range<usize>> {
         let ends = &self.columns.headers.as_ref()?.offsets;
         let (start, end) = (*ends.get(self.range.start)?, *ends.get(self.range.end)?);
         Some(usize::try_from(start).ok()?..usize::try_from(end).ok()?)

@@ -9,7 +9,15 @@ from typing import Any
 
 from odradek.engine.packed import HeaderColumns, Headers, PackedBytes
 
-__all__ = ["COLUMN_NAMES", "PACKED_ROW_BYTES", "ROW_BYTES", "PlainColumns", "bytes_of"]
+__all__ = [
+    "COLUMN_NAMES",
+    "HEADER_BYTES",
+    "PACKED_HEADER_BYTES",
+    "PACKED_ROW_BYTES",
+    "ROW_BYTES",
+    "PlainColumns",
+    "bytes_of",
+]
 
 ROW_BYTES = 120
 """Memory that CPython adds to a payload: a bytes object (33), two ints (2 x 28..32) and three pointers in lists."""
@@ -22,6 +30,12 @@ PACKED_ROW_BYTES = 24
 
 PACKED_COLUMN_BYTES = 9
 """Memory that each further column adds to a packed row: an offset or integer, and a byte for its validity or type."""
+
+HEADER_BYTES = 160
+"""Memory that CPython adds to the name and the value of a header: a tuple, a string and a bytes object."""
+
+PACKED_HEADER_BYTES = 9
+"""Memory that packed columns add to the name and the value of a header: two offsets, and a byte for its validity."""
 
 _ABSENT = {
     "values": None,
@@ -76,10 +90,11 @@ class PlainColumns:
     def memory_bytes(self) -> int:
         optional = (self.keys is not None) + (self.headers is not None) + (self.timestamps is not None)
         if isinstance(self.values, PackedBytes):
-            row_bytes = PACKED_ROW_BYTES + optional * PACKED_COLUMN_BYTES
+            row_bytes, header_bytes = PACKED_ROW_BYTES + optional * PACKED_COLUMN_BYTES, PACKED_HEADER_BYTES
         else:
-            row_bytes = ROW_BYTES + optional * COLUMN_BYTES
-        return self.payload_bytes + row_bytes * len(self)
+            row_bytes, header_bytes = ROW_BYTES + optional * COLUMN_BYTES, HEADER_BYTES
+        memory = self.payload_bytes + row_bytes * len(self)
+        return memory if self.headers is None else memory + header_bytes * _header_count(self.headers)
 
     def value_list(self) -> list[bytes | None]:
         values = self.values
@@ -116,6 +131,10 @@ def _concat(parts: Sequence[Any], name: str) -> Any:
 def bytes_of(strings: Sequence[bytes | None]) -> int:
     """Return the bytes of all strings together."""
     return strings.payload_bytes if isinstance(strings, PackedBytes) else sum(map(len, filter(None, strings)))
+
+
+def _header_count(headers: Sequence[Headers]) -> int:
+    return headers.pairs if isinstance(headers, HeaderColumns) else sum(map(len, headers))
 
 
 def _header_bytes(headers: Sequence[Headers]) -> int:

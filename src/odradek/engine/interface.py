@@ -49,7 +49,8 @@ class DecodedColumns(Protocol):
 
     @property
     def memory_bytes(self) -> int:
-        """Memory that all rows take, as read-ahead counts it: their payload, and something for each row and column."""
+        """Memory that all rows take, as read-ahead counts it: their payload, and something for each row, column
+        and header."""
         ...
 
     @property

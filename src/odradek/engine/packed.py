@@ -111,6 +111,11 @@ class HeaderColumns(Sequence[Headers]):
         headers = slice(self.offsets[0], self.offsets[-1])
         return self.names[headers].payload_bytes + self.values[headers].payload_bytes
 
+    @property
+    def pairs(self) -> int:
+        """The number of headers that these rows have together."""
+        return self.offsets[-1] - self.offsets[0]
+
     def tolist(self) -> list[Headers]:
         """Return the headers of each row."""
         first = self.offsets[0]
