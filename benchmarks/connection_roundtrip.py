@@ -37,6 +37,8 @@ Way = Callable[[int, int], Awaitable[Stopwatch]]
 class Echoed:
     """Takes the 8 bytes back."""
 
+    whole_bytes = 0
+
     def __init__(self) -> None:
         self.missing = len(REQUEST)
 

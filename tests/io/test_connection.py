@@ -47,6 +47,8 @@ DEFECTS = ArithmeticError | MemoryError | RecursionError
 class Fixed:
     """A reply of so many bytes. `bad` first bytes make `feed`, or else `result`, raise."""
 
+    whole_bytes = 0
+
     def __init__(self, size: int, bad: dict[bytes, Exception] | None = None) -> None:
         self.size, self.data, self.bad = size, b"", bad or {}
 

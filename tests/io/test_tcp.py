@@ -29,8 +29,9 @@ class Taker:
         self.data = b""
         self.why: str | None = None
 
-    def data_received(self, data: memoryview) -> None:
+    def data_received(self, data: memoryview, may_leave: bool) -> int:
         self.data += data
+        return len(data)
 
     def data_to_send(self) -> list[Buffer]:
         return []

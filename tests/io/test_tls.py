@@ -121,11 +121,12 @@ class Echoed:
     def data_sent(self) -> None:
         pass
 
-    def data_received(self, data: memoryview) -> None:
+    def data_received(self, data: memoryview, may_leave: bool) -> int:
         self.received += data
         if len(self.received) == self.expected:
             self.left.append(b"bye")
             self.transport.write()
+        return len(data)
 
     def connection_lost(self, why: str, alert: ssl.SSLError | None = None) -> None:
         self.ended, self.alert = why, alert

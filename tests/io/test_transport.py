@@ -22,7 +22,8 @@ from odradek.errors import Closed, ConfigError, ConnectionLost, DeadlineError, O
 from odradek.io import tcp
 from odradek.io.connection import Connection, State
 from odradek.io.requests import COALESCE_BYTES, Handshake, InFlightRequest
-from odradek.io.transport import READ_BYTES, AsyncioTransport, Transport
+from odradek.io.transport import AsyncioTransport, Transport
+from odradek.wire.decoding import WHOLE_BYTES
 
 from .limits import end_time_limits
 
@@ -34,6 +35,8 @@ MiB = 1 << 20
 
 class Sized:
     """A reply of so many bytes, kept."""
+
+    whole_bytes = 0
 
     def __init__(self, size: int) -> None:
         self.size, self.data = size, bytearray()
@@ -51,6 +54,18 @@ class Sized:
 
     def result(self) -> bytes:
         return bytes(self.data)
+
+
+class Whole(Sized):
+    """A reply with its size in front, which is better fed in one piece up to `whole_bytes`."""
+
+    def __init__(self, size: int, whole_bytes: int = WHOLE_BYTES) -> None:
+        super().__init__(4 + size)
+        self.whole_bytes = whole_bytes
+
+
+def with_size(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + body
 
 
 class Peer:
@@ -275,7 +290,72 @@ async def test_large_replies_arrive_whole_and_in_large_pieces() -> None:
         pending = connection.submit([b"a"], reply, deadline_s=30)
         await peer.send(noise(20 * MiB))
         assert await pending == noise(20 * MiB)
-        assert max(reply.parts) <= READ_BYTES
+        assert max(reply.parts) <= WHOLE_BYTES
+
+
+async def arrived(connection: Connection, received: int) -> None:
+    """Wait until so many bytes were received."""
+    with anyio.fail_after(10):
+        while connection.statistics().received_bytes < received:
+            await checkpoint()
+
+
+@pytest.mark.parametrize("split", [1, 4, 5, 999, 1003, 1004, 1005, 1008, 1009, 1707])
+async def test_replies_that_arrive_in_pieces_are_fed_whole(split: int) -> None:
+    async with line() as (connection, peer):
+        bodies = [noise(1000), noise(700)]
+        stream = b"".join(map(with_size, bodies))
+        replies = [Whole(len(body)) for body in bodies]
+        pendings = [connection.submit([b"a"], reply, deadline_s=30) for reply in replies]
+        await peer.read(2)
+        before = connection.statistics().received_bytes
+        await peer.send(stream[:split])
+        await arrived(connection, before + split)  # also what is left to the transport
+        assert [pending.done for pending in pendings] == [split >= 1004, False]
+        await peer.send(stream[split:])
+        assert [await pending for pending in pendings] == list(map(with_size, bodies))
+        assert [reply.parts for reply in replies] == [[1004], [704]]
+        assert connection.statistics().received_bytes == before + len(stream)
+
+
+async def test_replies_as_large_as_the_buffer_are_fed_whole_and_larger_ones_in_pieces() -> None:
+    async with line() as (connection, peer):
+        body = noise(WHOLE_BYTES - 4)
+        replies = [Whole(len(body)) for _ in range(3)]
+        pendings = [connection.submit([b"a"], reply, deadline_s=30) for reply in replies]
+        larger = Whole(len(body) + 1)
+        last = connection.submit([b"a"], larger, deadline_s=30)
+        await peer.read(4)
+        await peer.send(3 * with_size(body) + with_size(body + b"!"))
+        for pending in pendings:
+            assert await pending == with_size(body)
+        assert [reply.parts for reply in replies] == [[WHOLE_BYTES]] * 3
+        assert await last == with_size(body + b"!")
+        assert len(larger.parts) > 1
+
+
+async def test_a_reply_is_fed_in_pieces_if_it_may_not_be_as_large() -> None:
+    async with line() as (connection, peer):
+        reply = Whole(1000, whole_bytes=1003)
+        pending = connection.submit([b"a"], reply, deadline_s=30)
+        await peer.read(1)
+        before = connection.statistics().received_bytes
+        await peer.send(with_size(noise(1000))[:500])
+        await arrived(connection, before + 500)
+        assert reply.parts == [500]
+        await peer.send(with_size(noise(1000))[500:])
+        assert await pending == with_size(noise(1000))
+
+
+async def test_what_has_arrived_of_a_reply_is_fed_when_the_connection_ends() -> None:
+    async with line() as (connection, peer):
+        whole, begun = Whole(10), Whole(1000)
+        pendings = [connection.submit([b"a"], reply, deadline_s=30) for reply in (whole, begun)]
+        await peer.read(2)
+        await peer.send(with_size(noise(10)) + with_size(noise(1000))[:500])
+        peer.raw.shutdown(socket.SHUT_WR)
+        assert [await outcome(pending) for pending in pendings] == [with_size(noise(10)), (ConnectionLost, True)]
+        assert (whole.parts, begun.parts) == ([14], [500])
 
 
 async def test_of_a_flood_no_more_than_one_buffer_is_taken() -> None:
@@ -285,7 +365,7 @@ async def test_of_a_flood_no_more_than_one_buffer_is_taken() -> None:
             for _ in range(100):
                 await peer.send(bytes(MiB))
         await wait_all_tasks_blocked()
-        assert 0 < connection.statistics().received_bytes - before <= READ_BYTES
+        assert 0 < connection.statistics().received_bytes - before <= WHOLE_BYTES
         assert "no request outstanding" in connection.statistics().last_error
 
 
@@ -485,7 +565,7 @@ def buffers() -> int:
     server = 0
     for row in Path("/proc/self/maps").read_text().splitlines():
         start, stop = (int(number, 16) for number in row.split()[0].split("-"))
-        server += "/dev/zero" in row and stop - start >= READ_BYTES
+        server += "/dev/zero" in row and stop - start >= WHOLE_BYTES
     return server
 
 

@@ -6,6 +6,7 @@ A pipeline lasts as long as its transport. The queue it sends from belongs to th
 from __future__ import annotations
 
 import ssl
+import struct
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
@@ -27,6 +28,14 @@ from odradek.io.tls import tls_error
 from odradek.io.transport import Transport
 
 __all__ = ["PipelineHost", "RequestPipeline"]
+
+SIZE_BYTES = 4
+_read_size = struct.Struct(">i").unpack_from
+
+
+def _is_partial(data: memoryview, whole_bytes: int) -> bool:
+    """Return True if `data` is the first part of a response, which is of at most so many bytes when it is whole."""
+    return len(data) < SIZE_BYTES or len(data) < SIZE_BYTES + _read_size(data)[0] <= whole_bytes
 
 
 class PipelineHost(Protocol):
@@ -82,6 +91,8 @@ class RequestPipeline:
         self._handshake_limit_s = handshake_limit_s
         self._handshake_request: InFlightRequest[Any] | None = None  # its next request, not sent yet
         self._open = True
+        self._is_begun = False  # the first response awaited: it was fed, and is not complete
+        self._left = 0  # bytes that were left to the transport
         self._in_callback = False  # in a call of the transport: what is submitted now is sent together at its end
 
     async def run(self) -> None:
@@ -240,20 +251,23 @@ class RequestPipeline:
         if (self._queue.queued or self._handshake_request) and self._open:
             self._transport.write_soon()
 
-    def data_received(self, data: memoryview) -> None:
+    def data_received(self, data: memoryview, may_leave: bool) -> int:
         """Decode responses (TransportHandler)."""
         queue = self._queue
-        queue.received_bytes += len(data)
+        queue.received_bytes += len(data) - self._left
+        taken = len(data)
         self._in_callback = True
         try:
-            self._decode(data)
+            taken = self._decode(data, may_leave)
         except Exception as error:
             self._fail_decoding(error if isinstance(error, OdradekError) else internal_error(self._host.address, error))
         self._in_callback = False
+        self._left = len(data) - taken
         if queue.awaiting or queue.queued or queue.writing:
             queue.received_at = self._clock()
         if (queue.queued or self._handshake_request) and self._open:
             self._transport.write()
+        return taken
 
     def connection_lost(self, why: str, alert: ssl.SSLError | None = None) -> None:
         """Fail what is outstanding (TransportHandler)."""
@@ -262,21 +276,24 @@ class RequestPipeline:
         if not self.interrupt_handshake(error):
             self._host.lose(why)
 
-    def _decode(self, data: memoryview) -> None:
-        """Feed received bytes to the responses they belong to."""
-        awaiting = self._queue.awaiting
+    def _decode(self, data: memoryview, may_leave: bool) -> int:
+        """Feed received bytes to the responses they belong to. Return how many."""
+        awaiting, received = self._queue.awaiting, len(data)
         while data and self._open:  # a callback may close it
             if not awaiting:
                 raise RemoteProtocolError(f"received {len(data)} bytes with no request outstanding")
             pending = awaiting[0]
             reply = pending.reply
             assert reply is not None  # requests without a response are never here
+            if may_leave and not self._is_begun and reply.whole_bytes and _is_partial(data, reply.whole_bytes):
+                break
             taken = reply.feed(data)
             if pending.observation is not None:
                 pending.observation.received_bytes += taken
             data = data[taken:]
-            if not reply.done:
-                return
+            self._is_begun = not reply.done
+            if self._is_begun:
+                break
             value = failed = None
             try:
                 value = reply.result()
@@ -290,6 +307,7 @@ class RequestPipeline:
             self.answered = True
             if (bug := pending.resolve(value, failed)) is not None:
                 self._callback_failed(bug)
+        return received - len(data)
 
     def _fail_decoding(self, failure: OdradekError) -> None:
         self.answered = False  # this was no response: back off before the next connection

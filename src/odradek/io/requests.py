@@ -55,6 +55,12 @@ class ResponseDecoder(Protocol[T_co]):
         """True once the response is complete."""
         ...
 
+    @property
+    def whole_bytes(self) -> int:
+        """A response of at most so many bytes, the integer of 4 bytes with its size included, is better fed in one
+        piece; 0: any piece will do."""
+        ...
+
     def feed(self, data: memoryview, /) -> int:
         """Take bytes and return how many: all of them unless the response is complete. Raises RemoteProtocolError."""
         ...

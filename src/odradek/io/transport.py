@@ -3,8 +3,9 @@
 A transport is run by one task and calls its *handler* for everything: data that was received, data to send, the end. A
 call is never made in the middle of another one, except that a handler may call `write` or `abort` at any time.
 
-Backpressure is exact in both directions. Received data is in one buffer until the handler has taken it, and nothing
-more is read meanwhile. At most one burst waits for the system to accept it; the rest stays with the handler.
+Backpressure is exact in both directions. Received data is in one buffer until the handler has taken it. The handler may
+leave the first part of a response there until it is whole, which then is not copied to be put together. At most one
+burst waits for the system to accept it; the rest stays with the handler.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from odradek.engine import Buffer
 from odradek.io.notifier import Notifier
 from odradek.io.requests import coalesce
 from odradek.io.tls import tls_alert
+from odradek.wire.decoding import WHOLE_BYTES
 
 __all__ = ["AsyncioTransport", "StreamTransport", "Transport", "TransportHandler", "TrioTransport", "on_asyncio"]
 
@@ -42,9 +44,6 @@ _set_sniffio_asyncio = partial(_loop_name.set, "asyncio")
 A callback runs in no task, and what it calls may use anyio, which asks sniffio which loop runs. Sniffio knows from the
 current task or from this variable, which is not set in a program that began with plain `asyncio.run`."""
 
-READ_BYTES = 1 << 20
-"""Maximum bytes of one read."""
-
 CLOSE_S = 1.0
 """Maximum time of closing (s). It takes no round trip; the bound is for streams that misbehave."""
 
@@ -55,8 +54,13 @@ BROKEN = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 class TransportHandler(Protocol):
     """The user of a transport. No method may raise; none is called after `connection_lost` or an `abort`."""
 
-    def data_received(self, data: memoryview) -> None:
-        """Take all of `data`, which is valid during the call only."""
+    def data_received(self, data: memoryview, may_leave: bool) -> int:
+        """Take bytes of `data`, which is valid during the call only, and return how many.
+
+        Args:
+            data: Those that were left by the last call, and those that have arrived behind them.
+            may_leave: Those of a response that is not whole, and of at most WHOLE_BYTES when it is, may be left.
+        """
         ...
 
     def data_to_send(self) -> list[Buffer]:
@@ -101,16 +105,41 @@ class Transport(Protocol):
         ...
 
 
+class ReceiveBuffer:
+    """Bytes that were received and not taken yet. The memory is anonymous, whose pages exist once they are written to:
+    small responses take only one."""
+
+    def __init__(self) -> None:
+        self._memory = self.free = memoryview(mmap.mmap(-1, WHOLE_BYTES))
+        """`free` is where the next bytes are to be written: never empty."""
+        self.size = 0
+        """Bytes that are in it."""
+
+    def keep(self, received: int) -> None:
+        """Keep the bytes that were `received` into `free`."""
+        self.size += received
+        self.free = self._memory[self.size :]
+
+    def pass_on(self, handler: TransportHandler, received: int, *, may_leave: bool = True) -> None:
+        """Pass on the bytes that are in it, and those that were `received` into `free`."""
+        size = self.size + received
+        taken = handler.data_received(self._memory[:size], may_leave)
+        left = size - taken
+        if left and taken:
+            self._memory[:left] = self._memory[taken:size]
+        if left or self.size:
+            self.size, self.free = left, self._memory[left:]
+
+
 class AsyncioTransport(asyncio.BufferedProtocol):
     """A transport on asyncio and uvloop: the system writes into one buffer, which is reused."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._closed = anyio.Event()
-        self._buffer = _receive_buffer()
+        self._received = ReceiveBuffer()
         self._handler: TransportHandler | None = None  # during `run`
         self._unwritten: Iterator[Buffer] = iter(())  # of the current burst, not yet passed to asyncio
-        self._unread = 0  # bytes that arrived before `run`
         self._paused = self._writing = self._write_scheduled = False
         self._why = ""
         self._alert: ssl.SSLError | None = None
@@ -126,7 +155,7 @@ class AsyncioTransport(asyncio.BufferedProtocol):
             if not self._transport.is_closing():  # else asyncio reports the loss in its next iteration
                 self._transport.resume_reading()
                 self.write()
-            if self._unread:
+            if self._received.size:  # before `run`
                 self.buffer_updated(0)
             await self._closed.wait()
             self._lose(self._why)  # if that happened before `run`
@@ -179,16 +208,15 @@ class AsyncioTransport(asyncio.BufferedProtocol):
         self._transport.pause_reading()  # nothing is accepted before `run`
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer[self._unread :] if self._unread else self._buffer
+        return self._received.free
 
     def buffer_updated(self, nbytes: int) -> None:
         _set_sniffio_asyncio()
-        size, self._unread = self._unread + nbytes, 0
         if self._handler is not None:
-            self._handler.data_received(self._buffer[:size])
+            self._received.pass_on(self._handler, nbytes)
         elif not self._transport.is_closing():
             # uvloop reads once although reading is paused; asyncio of 3.11.2 reads on until it is paused again.
-            self._unread = size
+            self._received.keep(nbytes)
             self._transport.resume_reading()
             self._transport.pause_reading()
 
@@ -217,10 +245,12 @@ class AsyncioTransport(asyncio.BufferedProtocol):
         number = self._transport.get_extra_info("socket").fileno()
         with suppress(OSError), socket.socket(fileno=os.dup(number)) as rest:
             rest.setblocking(False)  # whatever socket.setdefaulttimeout says
-            while self._handler is not None and (size := rest.recv_into(self._buffer)):
-                self._handler.data_received(self._buffer[:size])
+            while self._handler is not None and (size := rest.recv_into(self._received.free)):
+                self._received.pass_on(self._handler, size)
 
     def _lose(self, why: str) -> None:
+        if self._handler is not None and self._received.size:
+            self._received.pass_on(self._handler, 0, may_leave=False)
         handler, self._handler = self._handler, None
         if handler is not None:
             handler.connection_lost(why, self._alert)
@@ -288,18 +318,23 @@ class StreamTransport:
         """Pass on what is received, and return why it ended."""
         try:
             while True:
-                data = await self._receive_some()
-                if self._handler is None or not data:
+                size = await self._receive_some()
+                if self._handler is None or not size:
                     return self._broken or ENDED
-                self._handler.data_received(data)
+                self._pass_on(self._handler, size)
         except anyio.EndOfStream:
             return self._broken or ENDED
         except BROKEN as error:
             self._alert = tls_alert(error)
             return _os_error_text(error)
 
-    async def _receive_some(self) -> memoryview:
-        return memoryview(await self._stream.receive(READ_BYTES))
+    async def _receive_some(self) -> int:
+        """Receive the next bytes. Return how many; 0 at the end."""
+        self._data = memoryview(await self._stream.receive(WHOLE_BYTES))
+        return len(self._data)
+
+    def _pass_on(self, handler: TransportHandler, received: int) -> None:
+        handler.data_received(self._data, False)
 
 
 class TrioTransport(StreamTransport):
@@ -312,7 +347,7 @@ class TrioTransport(StreamTransport):
     def __init__(self, stream: SocketStream) -> None:
         super().__init__(stream)
         self._socket = stream.extra(SocketAttribute.raw_socket)
-        self._buffer = _receive_buffer()
+        self._received = ReceiveBuffer()
         self._rest: deque[Buffer] = deque()  # of the current burst: what the socket has not accepted yet
 
     def write(self) -> None:
@@ -351,11 +386,20 @@ class TrioTransport(StreamTransport):
                 seen = self._work.version
                 self.write()
 
-    async def _receive_some(self) -> memoryview:
+    async def _receive(self) -> str:
+        why = await super()._receive()
+        if self._handler is not None and self._received.size:
+            self._received.pass_on(self._handler, 0, may_leave=False)
+        return why
+
+    async def _receive_some(self) -> int:
         while True:
             await anyio.wait_readable(self._socket)  # first, so that other tasks run during a flood
             with suppress(BlockingIOError):
-                return self._buffer[: self._socket.recv_into(self._buffer)]
+                return self._socket.recv_into(self._received.free)
+
+    def _pass_on(self, handler: TransportHandler, received: int) -> None:
+        self._received.pass_on(handler, received)
 
 
 def on_asyncio() -> bool:
@@ -364,11 +408,6 @@ def on_asyncio() -> bool:
         return asyncio.current_task() is not None
     except RuntimeError:
         return False
-
-
-def _receive_buffer() -> memoryview:
-    """Return a buffer of anonymous memory, whose pages exist once they are written to: small answers take only one."""
-    return memoryview(mmap.mmap(-1, READ_BYTES))
 
 
 def _os_error_text(error: BaseException) -> str:

@@ -1,10 +1,13 @@
-"""Options that the decoders of all protocols take."""
+"""Options and sizes for the decoders of all protocols."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["DecodingOptions"]
+__all__ = ["WHOLE_BYTES", "DecodingOptions"]
+
+WHOLE_BYTES = 2 << 20
+"""Responses with records are decoded in one piece, where they were received, up to this size: the usual one."""
 
 
 class DecodingOptions(Protocol):

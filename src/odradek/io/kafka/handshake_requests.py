@@ -70,6 +70,9 @@ class ProbeDecoder:
         late: See `ProbeRequest`.
     """
 
+    whole_bytes = 0
+    """Any piece will do."""
+
     def __init__(self, expected: Mapping[int, tuple[type[Response], int]], late: frozenset[int]) -> None:
         self.done = False
         """The answer is complete."""

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 from odradek.engine import Buffer
 from odradek.errors import RemoteProtocolError
+from odradek.wire.decoding import WHOLE_BYTES
 from odradek.wire.kafka.decode import (
     DECODE_ERRORS,
     head_decoder,
@@ -96,6 +97,7 @@ class FetchResponseDecoder(FrameDecoder):
 
     def __init__(self, version: int, correlation_id: int, open_sink: OpenSink, max_bytes: int) -> None:
         super().__init__(max_bytes)
+        self.whole_bytes = min(max_bytes, WHOLE_BYTES)
         FetchResponse.SPEC.check(version)
         self._version, self._correlation_id, self._open_sink = version, correlation_id, open_sink
         self._sections = _sections(version)

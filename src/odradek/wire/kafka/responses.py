@@ -29,6 +29,8 @@ class FrameDecoder:
 
     done = False
     """The frame is complete: no byte after it belongs to it."""
+    whole_bytes = 0
+    """Size up to which it is better fed in one piece (bytes, its size field included)."""
     _size = b""
     _left = 0  # missing bytes of the frame, once its size is known
 

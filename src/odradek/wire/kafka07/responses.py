@@ -120,6 +120,8 @@ class FetchReply:
         limit: Maximum of log bytes that can answer the request.
     """
 
+    whole_bytes = 0
+    """Any piece will do."""
     _opened = True
     """The next header is one of a part, and no longer that of the whole response."""
     _is_exact = False
@@ -227,6 +229,9 @@ class MultiFetchReply(FetchReply):
 class ConfirmReply:
     """Decodes the response to a MULTIFETCH of zero parts: 6 bytes, which hardly ever arrive in parts."""
 
+    whole_bytes = 0
+    """Any piece will do."""
+
     done = False
     """True once the response is complete: no byte after it belongs to it."""
     _received = b""
@@ -262,6 +267,9 @@ class OffsetsReply:
     Args:
         max_number: As in the request. One position may arrive even for 0 (specification.md 4.1).
     """
+
+    whole_bytes = 0
+    """Any piece will do."""
 
     def __init__(self, max_number: int) -> None:
         self._max_number = max(max_number, 1)
