@@ -44,7 +44,9 @@ mod _compiled {
 
     #[pymodule_init]
     fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
-        drop(std::hint::black_box(Vec::<u8>::with_capacity(super::LARGE_BLOCK)));
+        let mut block = Vec::<u8>::new();
+        block.try_reserve_exact(super::LARGE_BLOCK).map_err(|_| super::raised(super::Error::Memory))?;
+        drop(std::hint::black_box(block));
         Ok(())
     }
 
