@@ -268,6 +268,7 @@ class StreamTransport:
         self._work = Notifier()
         self._scope = anyio.CancelScope()
         self._handler: TransportHandler | None = None  # during `run`
+        self._data = memoryview(b"")  # received last
         self._broken = ""  # why nothing more can be sent
         self._alert: ssl.SSLError | None = None
 
