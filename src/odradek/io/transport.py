@@ -268,7 +268,6 @@ class StreamTransport:
         self._work = Notifier()
         self._scope = anyio.CancelScope()
         self._handler: TransportHandler | None = None  # during `run`
-        self._data = memoryview(b"")  # received last
         self._broken = ""  # why nothing more can be sent
         self._alert: ssl.SSLError | None = None
 
@@ -318,24 +317,22 @@ class StreamTransport:
     async def _receive(self) -> str:
         """Pass on what is received, and return why it ended."""
         try:
-            while True:
-                size = await self._receive_some()
-                if self._handler is None or not size:
-                    return self._broken or ENDED
-                self._pass_on(self._handler, size)
+            while await self._receive_some():
+                pass
+            return self._broken or ENDED
         except anyio.EndOfStream:
             return self._broken or ENDED
         except BROKEN as error:
             self._alert = tls_alert(error)
             return _os_error_text(error)
 
-    async def _receive_some(self) -> int:
-        """Receive the next bytes. Return how many; 0 at the end."""
-        self._data = memoryview(await self._stream.receive(WHOLE_BYTES))
-        return len(self._data)
-
-    def _pass_on(self, handler: TransportHandler, received: int) -> None:
-        handler.data_received(self._data, False)
+    async def _receive_some(self) -> bool:
+        """Receive the next bytes, and pass them on. Return False at the end."""
+        data = memoryview(await self._stream.receive(WHOLE_BYTES))
+        if self._handler is None or not data:
+            return False
+        self._handler.data_received(data, False)
+        return True
 
 
 class TrioTransport(StreamTransport):
@@ -393,14 +390,16 @@ class TrioTransport(StreamTransport):
             self._received.pass_on(self._handler, 0, may_leave=False)
         return why
 
-    async def _receive_some(self) -> int:
-        while True:
-            await anyio.wait_readable(self._socket)  # first, so that other tasks run during a flood
-            with suppress(BlockingIOError):
-                return self._socket.recv_into(self._received.free)
-
-    def _pass_on(self, handler: TransportHandler, received: int) -> None:
-        self._received.pass_on(handler, received)
+    async def _receive_some(self) -> bool:
+        await anyio.wait_readable(self._socket)  # first, so that other tasks run during a flood
+        try:
+            size = self._socket.recv_into(self._received.free)
+        except BlockingIOError:
+            return True
+        if self._handler is None or not size:
+            return False
+        self._received.pass_on(self._handler, size)
+        return True
 
 
 def on_asyncio() -> bool:
