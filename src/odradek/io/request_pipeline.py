@@ -6,7 +6,6 @@ A pipeline lasts as long as its transport. The queue it sends from belongs to th
 from __future__ import annotations
 
 import ssl
-import struct
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
@@ -26,16 +25,14 @@ from odradek.io.requests import (
 )
 from odradek.io.tls import tls_error
 from odradek.io.transport import Transport
+from odradek.wire.decoding import SIZE_BYTES, read_size
 
 __all__ = ["PipelineHost", "RequestPipeline"]
-
-SIZE_BYTES = 4
-_read_size = struct.Struct(">i").unpack_from
 
 
 def _is_partial(data: memoryview, whole_bytes: int) -> bool:
     """Return True if `data` is the first part of a response, which is of at most so many bytes when it is whole."""
-    return len(data) < SIZE_BYTES or len(data) < SIZE_BYTES + _read_size(data)[0] <= whole_bytes
+    return len(data) < SIZE_BYTES or len(data) < SIZE_BYTES + read_size(data)[0] <= whole_bytes
 
 
 class PipelineHost(Protocol):

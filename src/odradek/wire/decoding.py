@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Protocol
 
-__all__ = ["WHOLE_BYTES", "DecodingOptions"]
+__all__ = ["SIZE_BYTES", "WHOLE_BYTES", "DecodingOptions", "read_size"]
+
+SIZE_BYTES = 4
+"""Bytes of the integer with which a response begins: its size, without this."""
+
+read_size = struct.Struct(">i").unpack_from
 
 WHOLE_BYTES = 2 << 20
 """Responses with records are decoded in one piece, where they were received, up to this size: the usual one."""

@@ -5,19 +5,16 @@ Brokers respond in the order of the requests, so a decoder is made for one expec
 
 from __future__ import annotations
 
-import struct
 from typing import Generic, TypeVar
 
 from odradek.errors import RemoteProtocolError
+from odradek.wire.decoding import SIZE_BYTES, read_size
 from odradek.wire.kafka.headers import decode_response
 from odradek.wire.kafka.schema import Response
 
 __all__ = ["FrameDecoder", "KafkaResponseDecoder", "WholeFrameDecoder"]
 
 R = TypeVar("R", bound=Response)
-
-_SIZE_BYTES = 4
-_read_size = struct.Struct(">i").unpack_from
 
 
 class FrameDecoder:
@@ -44,9 +41,9 @@ class FrameDecoder:
             RemoteProtocolError: The bytes are not the expected response. Do not call `feed` again.
         """
         used = 0
-        if len(self._size) < _SIZE_BYTES:
+        if len(self._size) < SIZE_BYTES:
             used = self._take_size(data)
-            if len(self._size) < _SIZE_BYTES:
+            if len(self._size) < SIZE_BYTES:
                 return used
         part = data[used : used + self._left]
         self._left -= len(part)
@@ -58,9 +55,9 @@ class FrameDecoder:
         return used + len(part)
 
     def _take_size(self, data: memoryview) -> int:
-        part = data[: _SIZE_BYTES - len(self._size)]
+        part = data[: SIZE_BYTES - len(self._size)]
         self._size += part
-        if len(self._size) == _SIZE_BYTES:
+        if len(self._size) == SIZE_BYTES:
             self._left = int.from_bytes(self._size, "big", signed=True)
             if not 0 <= self._left <= self._max_bytes:
                 raise RemoteProtocolError(f"a response of {self._left} bytes; at most {self._max_bytes} are accepted")
@@ -83,11 +80,11 @@ class WholeFrameDecoder(FrameDecoder):
     def feed(self, data: memoryview) -> int:
         """Process the next bytes (`FrameDecoder.feed`). A frame that comes whole and alone, as most do, is decoded from
         where it is."""
-        size = len(data) - _SIZE_BYTES
-        if self._size or not 0 <= size <= self._max_bytes or _read_size(data)[0] != size:
+        size = len(data) - SIZE_BYTES
+        if self._size or not 0 <= size <= self._max_bytes or read_size(data)[0] != size:
             return super().feed(data)
-        self._size = bytes(data[:_SIZE_BYTES])
-        self._decode(bytes(data[_SIZE_BYTES:]))
+        self._size = bytes(data[:SIZE_BYTES])
+        self._decode(bytes(data[SIZE_BYTES:]))
         self.done = True
         return len(data)
 
