@@ -68,9 +68,9 @@ impl DecodedColumns {
         let optional = [keys.is_some(), headers.is_some(), timestamps.is_some()];
         let columns = optional.iter().filter(|there| **there).count();
         let row_bytes = columns.saturating_mul(COLUMN_BYTES).saturating_add(ROW_BYTES);
+        let rows = self.rows.len().saturating_mul(row_bytes);
         let pairs = self.part().and_then(|part| part.pairs()).map_or(0, |pairs| pairs.len());
-        let header_bytes = pairs.saturating_mul(HEADER_BYTES).saturating_add(self.payload_bytes()?);
-        Ok(self.rows.len().saturating_mul(row_bytes).saturating_add(header_bytes))
+        Ok(self.payload_bytes()?.saturating_add(rows).saturating_add(pairs.saturating_mul(HEADER_BYTES)))
     }
 
     #[getter]

@@ -105,5 +105,5 @@ class EntrySizes:
         of one is received for nothing. Only the head of the one behind comes, too, which has its size."""
         if not self._next:
             return size
-        needed = self._next + ENTRY_HEAD_BYTES
-        return size if size < needed else needed + (size - needed) // self.largest * self.largest
+        needed, entry = self._next + ENTRY_HEAD_BYTES, max(self._sizes)
+        return size if size < needed else needed + (size - needed) // entry * entry
