@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import errno
+import json
 import re
 import shutil
 import time
@@ -412,6 +414,18 @@ def test_a_schema_file_that_is_missing_fails_its_flow_and_its_plan_and_no_other_
     assert not (tmp_path / "tables").exists()
     for verb, code in (("plan", 1), ("lag", 0), ("status", 0)):
         assert command(["pipeline", verb, str(tmp_path / "pipeline.toml")]) == code
+
+
+def test_a_time_of_avro_is_a_column_of_iceberg(tmp_path: Path) -> None:
+    work = Workspace(tmp_path, "iceberg", more='[flows.orders.decode]\nkind = "avro"\nschema_file = "orders.avsc"')
+    kinds = {"millis": ("int", "time-millis"), "micros": ("long", "time-micros")}
+    fields = [{"name": name, "type": {"type": of, "logicalType": what}} for name, (of, what) in kinds.items()]
+    (tmp_path / "orders.avsc").write_text(json.dumps({"type": "record", "name": "R", "fields": fields}))
+    work.append([b"\x02\x02", b"\0\0"])  # 1 ms and 1 us after midnight, and midnight
+    assert not work.run().failed
+    rows = [tuple(row.values()) for batch in work.table.rows(list(kinds), None) for row in batch.to_pylist()]
+    at = datetime.time
+    assert sorted(rows) == [(at(), at()), (at(microsecond=1000), at(microsecond=1))]
 
 
 JSON = """corrupt = "dead"

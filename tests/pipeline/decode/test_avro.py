@@ -179,7 +179,7 @@ SCALARS: list[tuple[Any, st.SearchStrategy[Any]]] = [
     ("double", st.floats(allow_nan=False)), ("float", st.floats(allow_nan=False, width=32)),
     ("bytes", st.binary(max_size=6)), ("string", st.text(st.characters(codec="utf-8"), max_size=6)),
     (logical("int", "date"), st.dates()),
-    (logical("int", "time-millis"), st.times().map(lambda t: t.replace(microsecond=0))),
+    (logical("int", "time-millis"), st.times().map(lambda t: t.replace(microsecond=t.microsecond // 1000 * 1000))),
     (logical("long", "time-micros"), st.times()),
     (logical("long", "timestamp-micros"), st.datetimes(timezones=st.just(UTC))),
     (logical("long", "timestamp-millis"), st.datetimes().map(lambda t: t.replace(microsecond=7000, tzinfo=UTC))),

@@ -26,7 +26,7 @@ import pyarrow as pa
 from odradek.errors import ConfigError
 from odradek.pipeline.decode.columns import Array, Record, RowCollector, ValueDecoder, fit_rows
 from odradek.pipeline.decode.dead import DeadReason, UndecodableError, list_of, map_of, struct_of
-from odradek.pipeline.decode.fields import MAX_DEPTH, TIME, decimal_of_bytes, limits_of, type_name
+from odradek.pipeline.decode.fields import MAX_DEPTH, MILLISECONDS, TIME, decimal_of_bytes, limits_of, type_name
 from odradek.registry.avro import parse_schemas
 
 __all__ = ["AvroDecoder", "AvroNode", "AvroSchema", "parse_avro", "read_avro"]
@@ -116,7 +116,7 @@ class _AvroRecord:
             case "boolean":
                 return bool(self._range(self._take(1, node)[0], 0, 1, node, self.at - 1, DeadReason.SYNTAX))
             case "int" | "long":
-                start, per_unit = self.at, 1000 if pa.types.is_timestamp(node.wide) and node.wide.unit == "ms" else 1
+                start, per_unit = self.at, 1000 if node.wide in MILLISECONDS else 1
                 limits = limits_of(node.column, per_unit)
                 return self._range(self._varint(node), *limits, node, start, DeadReason.RANGE) * per_unit
             case "float" | "double":
@@ -259,7 +259,7 @@ _PRIMITIVES: Mapping[str, AvroNode] = {
 } | {"int": AvroNode("int", pa.int32(), pa.int64())}  # fmt: skip
 _LOGICAL: Mapping[tuple[str, Any], tuple[pa.DataType, pa.DataType]] = {
     ("int", "date"): (pa.date32(), pa.int64()),
-    ("int", "time-millis"): (pa.time32("ms"), pa.int64()),
+    ("int", "time-millis"): (pa.time64("us"), pa.time32("ms")),  # tables have no time of milliseconds
     ("long", "time-micros"): (pa.time64("us"), pa.int64()),
     ("long", "timestamp-millis"): (TIME, pa.timestamp("ms", tz="UTC")),
     ("long", "timestamp-micros"): (TIME, TIME),

@@ -16,7 +16,7 @@ import pyarrow.compute
 import pyarrow.types as pt
 
 from odradek.pipeline.decode.dead import Convert, DeadLetter, UndecodableError
-from odradek.pipeline.decode.fields import TIME, decimal_of_bytes, limits_of, text_parser
+from odradek.pipeline.decode.fields import MILLISECONDS, TIME, decimal_of_bytes, limits_of, text_parser
 
 __all__ = ["Array", "Record", "RowCollector", "ValueDecoder", "Values", "fit_each", "fit_rows", "pc"]
 
@@ -206,7 +206,7 @@ def _fit_leaf(array: Array, kind: pa.DataType, finite: bool) -> tuple[Array, Mas
     source = array.type
     if pt.is_floating(kind) and finite and not pc.all(pc.is_finite(array)).as_py():
         return array, pc.fill_null(pc.invert(pc.is_finite(array)), False)
-    if pt.is_timestamp(source) or (pt.is_integer(source) and source != kind):
+    if pt.is_timestamp(source) or pt.is_time(source) or (pt.is_integer(source) and source != kind):
         return _fit_numbers(array, kind)
     if source == kind:
         return array, None
@@ -228,13 +228,13 @@ def _all_within(numbers: Array, limits: tuple[int, int]) -> bool:
 
 def _fit_numbers(array: Array, kind: pa.DataType) -> tuple[Array, Mask]:
     """Convert numbers to narrower ones, or to times."""
-    is_timestamp = pt.is_timestamp(kind)
-    limits = limits_of(kind, 1000 if is_timestamp and array.type.unit == "ms" else 1)
-    numbers, wrong = array.cast(pa.int64()) if is_timestamp else array, None
+    limits, wrong = limits_of(kind, 1000 if array.type in MILLISECONDS else 1), None
+    plain = pa.int32() if pt.is_time32(array.type) else pa.int64()
+    numbers = array if pt.is_integer(array.type) else array.cast(plain)
     if not _all_within(numbers, limits):
         wrong = pc.fill_null(pc.or_(pc.less(numbers, limits[0]), pc.greater(numbers, limits[1])), False)
         numbers = pc.if_else(wrong, None, numbers)
-    if is_timestamp:
+    if not pt.is_integer(array.type):
         return numbers.cast(array.type).cast(kind), wrong
     return (numbers.cast(pa.int32()) if kind.bit_width == 32 else numbers).cast(kind), wrong
 

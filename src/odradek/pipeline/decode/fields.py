@@ -26,8 +26,8 @@ from odradek.pipeline.decode.dead import Convert, DeadReason, UndecodableError
 from odradek.pipeline.layout import TIME
 
 __all__ = [
-    "DAY_US", "MAX_DEPTH", "MICROSECONDS", "TIME", "decimal_of_bytes", "limits_of", "parse_ddl", "parse_string",
-    "text_parser", "type_name",
+    "DAY_US", "MAX_DEPTH", "MICROSECONDS", "MILLISECONDS", "TIME", "decimal_of_bytes", "limits_of", "parse_ddl",
+    "parse_string", "text_parser", "type_name",
 ]  # fmt: skip
 
 TYPES: Mapping[str, pa.DataType] = {
@@ -160,6 +160,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DAY_US = 86_400_000_000
 DAYS: Final = (date.min.toordinal() - _EPOCH_DAY, date.max.toordinal() - _EPOCH_DAY)  # of the years 1 to 9999
 MICROSECONDS: Final = (DAYS[0] * DAY_US, DAYS[1] * DAY_US + DAY_US - 1)  # of the same years, in UTC
+MILLISECONDS: Final = (pa.time32("ms"), pa.timestamp("ms"), pa.timestamp("ms", tz="UTC"))  # types of such numbers
 
 _TIMESTAMP = re.compile(
     r"\d{4}-\d\d-\d\d"
@@ -172,13 +173,14 @@ _EXACT = Context(prec=76, traps=[InvalidOperation, Inexact, Overflow, DivisionBy
 
 
 def limits_of(kind: Any, per_unit: int = 1) -> tuple[int, int]:
-    """Return the first and last number of a column of integers or times; of a timestamp, in units of microseconds."""
+    """Return the first and last number of a column of integers or times; in units of so many microseconds, but for a
+    date."""
     if pt.is_date(kind):
         return DAYS
     if pt.is_timestamp(kind):
         return MICROSECONDS[0] // per_unit, MICROSECONDS[1] // per_unit
     if pt.is_time(kind):
-        return 0, 86_400_000 * (1 if kind == pa.time32("ms") else 1000) - 1
+        return 0, DAY_US // per_unit - 1
     maximum = (1 << (kind.bit_width - 1)) - 1
     return -maximum - 1, maximum
 
