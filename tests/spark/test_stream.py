@@ -207,12 +207,36 @@ def test_limited_batches_end_at_proved_boundaries_and_have_every_row_once(
 
 def test_small_batches_wait_for_more(broker: Kafka07Broker, odradek_chroot: str) -> None:
     waiting = from_earliest(odradek_chroot, minBytesPerTrigger="1k")
-    start = waiting.initialOffset()
+    start = waiting.latestOffset(waiting.initialOffset(), ALL)
+    append(broker, "orders", [b"small"])
     assert waiting.latestOffset(start, ALL) == start
     append(broker, "orders", [bytes(1000)])
     assert waiting.latestOffset(start, ALL) != start
     hasty = from_earliest(odradek_chroot, minBytesPerTrigger="1g", maxTriggerDelay="0ms")
-    assert hasty.latestOffset(start, ALL) != start
+    assert hasty.latestOffset(start, ALL) == hasty.latestOffset(start, ALL) != start
+
+
+def test_the_first_batch_of_a_query_does_not_wait_for_more(tmp_path: Path) -> None:
+    """A query that is started again more often than `maxTriggerDelay` would never read a small backlog."""
+    write_log(tmp_path, "orders", 0, encode_set([b"%02d" % n for n in range(20)]))
+    options = {"path": tmp_path, "subscribe": "orders", "minBytesPerTrigger": "1g"}
+    start = offsets(orders={"0": EACH})
+    for _ in range(2):
+        reader = stream_reader(**options)
+        end, rows = run(reader, start)
+        assert end == offsets(orders={"0": 20 * EACH})
+        assert len(rows) == 19
+    write_log(tmp_path, "orders", 0, encode_set([b"%02d" % n for n in range(21)]))
+    assert reader.latestOffset(end, ALL) == end
+
+
+def test_a_query_that_begins_at_the_end_waits_for_its_first_records(tmp_path: Path) -> None:
+    write_log(tmp_path, "orders", 0, encode_set([b"00"]))
+    reader = stream_reader(path=tmp_path, subscribe="orders", startingOffsets="latest", minBytesPerTrigger="1g")
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ALL) == start
+    write_log(tmp_path, "orders", 0, encode_set([b"00", b"01"]))
+    assert reader.latestOffset(start, ALL) == start
 
 
 def test_a_new_partition_enters_as_soon_as_it_has_something(tmp_path: Path) -> None:

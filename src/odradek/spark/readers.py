@@ -6,6 +6,7 @@ sticks to the DataFrame, and other queries of it silently lose rows.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
@@ -83,7 +84,7 @@ class StreamReader(_SourceReader, DataSourceStreamReader, SupportsTriggerAvailab
         self._reached: dict[TopicPartition, Position] = {}
         self._is_first = True
         self._observed: deque[tuple[float, int]] = deque(maxlen=1000)
-        self._last = time.monotonic()
+        self._last = -math.inf  # time of the last micro-batch; the first never waits for more records
 
     def getDefaultReadLimit(self) -> ReadLimit:
         maximum = self._options.max_size
@@ -128,13 +129,15 @@ class StreamReader(_SourceReader, DataSourceStreamReader, SupportsTriggerAvailab
         has_new = any(log.latest > log.earliest for partition, log in current.items() if partition not in begin)
         # A run that is to end (availableNow) must not wait for more records: it would never end.
         enough = self._frozen is not None or waiting >= self._options.min_size
-        is_due = waiting > 0 and (enough or time.monotonic() - self._last >= self._options.max_delay_s)
+        now_s = time.monotonic()
+        is_due = waiting > 0 and (enough or now_s - self._last >= self._options.max_delay_s)
+        self._last = now_s if math.isinf(self._last) else self._last
         if not (has_new or is_due or gone or lost or planning.has_shorter(gaps)):
             return start
         maximum = limit.max_rows if isinstance(limit, ReadMaxRows) else getattr(limit, "max_bytes", None)
         ends, cuts = planning.end_of_micro_batch(begin, end, current, maximum, self._logs.unit)
         self._reached = planning.with_boundaries(ends, self._logs.boundaries(cuts))
-        self._last = time.monotonic()
+        self._last = now_s
         return offsets_to_dict(self._reached, now)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
