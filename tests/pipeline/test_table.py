@@ -18,7 +18,7 @@ import pytest
 
 from odradek.errors import ConfigError
 from odradek.pipeline.commits import Commit
-from odradek.pipeline.errors import TableConflict, TableHistoryLost, TableMismatch
+from odradek.pipeline.errors import TableConflict, TableHistoryLost, TableMismatch, TableReplaced
 from odradek.pipeline.layout import Storage, parse_columns, partition_values
 from odradek.pipeline.table import DataFile, Table, TableOptions, make_table
 
@@ -174,22 +174,43 @@ def test_a_restored_table_continues_where_the_restored_version_ends(tmp_path: Pa
     table = created(tmp_path, kind)
     for batch in (1, 2, 3):
         table.append([write(table, f"f{batch}", rows(10 * batch, 10))], commit(batch, 10 * batch + 10))
-    if kind == "delta":
-        import deltalake
-
-        deltalake.DeltaTable(table.options.storage.root).restore(1)
-    else:
-        from pyiceberg.catalog import load_catalog
-
-        other = load_catalog("odradek", **table.options.catalog).load_table(table.options.name)
-        with other.manage_snapshots() as manage:
-            manage.rollback_to_snapshot(other.snapshots()[0].snapshot_id)
+    _restore_first_batch(table)
     table.refresh()
     newest = table.newest()
     assert newest is not None and newest.batch == 1
-    table.append([write(table, "again", rows(20, 10))], commit(4, 30))
-    assert [each.batch for each in table.commits()] == [4, 1, 0]
+    table.append([write(table, "again", rows(20, 10))], commit(2, 30))
+    assert [each.batch for each in table.commits()] == [2, 1, 0]
     assert counted(table) == (20, 20)
+
+
+def _restore_first_batch(table: Table) -> None:
+    """Go back to the version with batch 1, as another application does."""
+    o = table.options
+    if o.kind == "delta":
+        import deltalake
+
+        deltalake.DeltaTable(o.storage.root).restore(1)
+    else:
+        from pyiceberg.catalog import load_catalog
+
+        other = load_catalog("odradek", **o.catalog).load_table(o.name)
+        with other.manage_snapshots() as manage:
+            manage.rollback_to_snapshot(other.snapshots()[0].snapshot_id)
+
+
+@KINDS
+def test_a_batch_is_not_committed_on_top_of_a_version_without_the_batch_before(tmp_path: Path, kind: str) -> None:
+    """The table was restored while the batch was read: the rows of the batches in between would be missing for ever."""
+    table = created(tmp_path, kind)
+    for batch in (1, 2):
+        table.append([write(table, f"f{batch}", rows(10 * batch, 10))], commit(batch, 10 * batch + 10))
+    mine = write(table, "f3", rows(30, 10))
+    _restore_first_batch(table)
+    with pytest.raises(TableReplaced, match="its newest batch is 1, and this is batch 3"):
+        table.append([mine], commit(3, 40))
+    table.refresh()
+    assert [each.batch for each in table.commits()] == [1, 0]
+    assert counted(table) == (10, 10)
 
 
 @KINDS

@@ -168,6 +168,11 @@ class DeltaTable(Table):
         at = parameters.get("datetime", parameters.get("timestamp"))
         raise TableHistoryLost(self.where, f"it was restored to {at}, which does not say which version this is")
 
+    def _check_follows(self, commit: Commit) -> None:
+        with storage_errors(self.where):  # Delta takes a commit on top of a restoration that it has not seen
+            self.loaded.update_incremental()
+        super()._check_follows(commit)
+
     def _append(self, files: Sequence[DataFile], commit: Commit) -> None:
         actions = [_action(file, commit) for file in files]
         self.loaded.create_write_transaction(

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from odradek.errors import ConfigError
 from odradek.pipeline.commits import PROPERTY, Commit
-from odradek.pipeline.errors import StorageError, TableConflict, TableHistoryLost, TableMismatch
+from odradek.pipeline.errors import StorageError, TableConflict, TableHistoryLost, TableMismatch, TableReplaced
 from odradek.pipeline.layout import PartitionColumn, Storage
 from odradek.pipeline.merge import MergeRule
 from odradek.ranges.planning import Range
@@ -199,7 +199,8 @@ class Table(ABC):
         is read again.
 
         Raises:
-            TableConflict: The newest record is not that of the batch before this one: another run has written.
+            TableConflict: Another run has written this batch.
+            TableReplaced: The newest record is older than that of the batch before this one.
             StorageError: The store does not answer, or is full. The commit may be part of the table.
         """
         self._apply(commit, lambda: self._append(files, commit))
@@ -242,6 +243,9 @@ class Table(ABC):
         batch = self.newest_batch()
         if self.has(commit) if self.options.letters else batch >= commit.batch:
             raise TableConflict(self.options.flow, self.where, f"batch {batch} is in the table already")
+        if not self.options.letters and batch + 1 < commit.batch:  # it was restored: those between would be lost
+            what = f"the table is an older version: its newest batch is {batch}, and this is batch {commit.batch}"
+            raise TableReplaced(self.options.flow, self.where, what)
 
     def _is_committed(self, commit: Commit, error: Exception | None = None) -> bool:
         """Load the newest version; return True if it has this very commit, whatever the error says."""
