@@ -584,6 +584,30 @@ async def test_two_members_of_one_process_share_a_session_and_nothing_else(serve
         assert await owners(outside) == {}
 
 
+async def test_a_member_that_could_not_register_leaves_the_node_of_its_namesake_alone(
+    server: ZooKeeperServer, root: str
+) -> None:
+    """Two consumers of one cluster with the same `consumer_id` have the same session, and ids nodes that are alike."""
+    address = server.address + root
+    async with opened(address) as outside, opened(address) as zk:
+        await topic(outside, "t", 1)
+        subscription = Subscription("g", {"t": 1}, consumer_id="a")
+        first, second = (ZooKeeperMembership(zk, subscription, RebalanceOptions(2, BACKOFF)) for _ in range(2))
+        listener = Recorder(first)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(first.run, listener)
+            await listener.owns({tp(0): 0})
+            async with anyio.create_task_group() as others:
+                others.start_soon(second.run, Recorder(second))
+                await until(lambda: "DEGRADED" in repr(second))
+                others.cancel_scope.cancel()
+            await second.leave()
+            assert await outside.children("/consumers/g/ids") == ["g_a"]
+            tasks.cancel_scope.cancel()
+        await first.leave()
+        assert not await outside.children("/consumers/g/ids")
+
+
 async def test_a_node_left_by_an_earlier_process_with_the_same_id_is_waited_for(
     server: ZooKeeperServer, root: str
 ) -> None:

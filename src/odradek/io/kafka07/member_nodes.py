@@ -87,11 +87,12 @@ class MemberNodes:
     async def release_all(self) -> None:
         """Delete everything, the ids node last, so that the others find everything free.
 
-        Raises the first error after trying all, but for the end of the session, with which the nodes go.
+        An ids node that is not ours stays, also one that looks like ours: that of a member with the same id in the same
+        session. Raises the first error after trying all, but for the end of the session, with which the nodes go.
         """
         errors = await self._release(self.owned)
         others = list(self._unconfirmed.items())
-        for nodes in (others, [(self.path, self._data)] if self.session else []):
+        for nodes in (others, [(self.path, self._data)] if self.registered else []):
             errors += _errors(await gather_outcomes(self._delete, nodes))
         for error in errors:
             if not isinstance(error, SessionExpired | Closed):
