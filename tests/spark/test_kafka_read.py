@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import odradek as od
 from odradek.core.interfaces import LogDecoder, PartitionFetch
@@ -117,6 +118,17 @@ def test_committed_transactions_are_read_and_aborted_ones_are_not(odradek_kafka:
     assert [value for _, _, value in values(batch(odradek_kafka, **committed))] == [b"committed", b"plain"]
     everything = batch(odradek_kafka, assign=json.dumps({topic: [0]}))
     assert [value for _, _, value in values(everything)] == [b"committed", b"aborted", b"plain", b"open"]
+
+
+def test_a_query_that_has_read_an_open_transaction_waits_for_its_end_when_it_is_to_read_committed_records(
+    odradek_kafka: KafkaBroker, topic: str
+) -> None:
+    foreign.write_transactions(odradek_kafka, topic)  # the last stable offset is 5, and the log ends at 6
+    before = stream(odradek_kafka, assign=json.dumps({topic: [0]}), startingOffsets="earliest")
+    reached = before.latestOffset(before.initialOffset(), ReadAllAvailable())
+    assert reached["topics"] == {topic: {"0": 6}}
+    committed = stream(odradek_kafka, assign=json.dumps({topic: [0]}), kafka_isolation_level="read_committed")
+    assert committed.latestOffset(reached, ReadAllAvailable()) == reached
 
 
 def test_a_range_reports_what_it_gave_even_if_that_is_nothing(odradek_kafka: KafkaBroker, topic: str) -> None:

@@ -28,6 +28,7 @@ class Logs:
     unit = RECORDS
 
     def __init__(self, topic_id: str, *ends: int) -> None:
+        self.written: dict[TopicPartition, Extent] = {}  # with open transactions
         self.make(topic_id, *ends)
 
     def make(self, topic_id: str, *ends: int, earliest: int = 0) -> None:
@@ -36,6 +37,9 @@ class Logs:
 
     def extents(self) -> dict[TopicPartition, Extent]:
         return dict(self.now)
+
+    def uncommitted(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Extent]:
+        return {partition: log for partition, log in self.written.items() if partition in partitions}
 
     def at(self, times: object, *, ending: bool) -> dict[TopicPartition, Position]:
         return {}
@@ -307,3 +311,18 @@ def test_a_log_that_was_made_again_is_read_whole_although_a_limited_micro_batch_
     logs.make("", 150, 150)
     assert read_row_by_row(reader, start, 309, read) == offsets(None, 150, 150)
     assert read == {P: 150, Q: 150}
+
+
+def test_a_log_of_which_open_transactions_were_read_is_not_shorter() -> None:
+    """The query has read uncommitted records until now, up to 15, and continues with committed ones, which end at 5."""
+    logs = Logs(OLD, 5)
+    logs.written[P] = logs.now[P]._replace(latest=20)
+    reader = stream(logs, kafka_isolation_level="read_committed")
+    assert reader.latestOffset(offsets(OLD, 15), ALL) == offsets(OLD, 15)
+    assert ranges(reader, offsets(OLD, 3), offsets(OLD, 15)) == [Range(P, 3, 15)]  # planned by the query before
+    logs.make(OLD, 20)
+    assert reader.latestOffset(offsets(OLD, 15), ALL) == offsets(OLD, 20)
+    logs.make(OLD, 5)
+    logs.written[P] = logs.now[P]._replace(latest=14)
+    with pytest.raises(DataLoss, match=r"cut off at the end.*wanted \[5, 15\), the log now has \[0, 5\)"):
+        reader.partitions(offsets(OLD, 3), offsets(OLD, 15))

@@ -103,8 +103,8 @@ def extents_from(
     logs: LogCatalog, reached: Offsets, needed: Collection[TopicPartition] = ()
 ) -> dict[TopicPartition, Extent]:
     """Return the extents of logs that were read up to `reached`. While one ends before that, or one of those that are
-    `needed` is not there, they are asked for again, until `SHOWN_WITHIN_S` have passed. Raises as `extents` of the
-    logs."""
+    `needed` is not there, they are asked for again, until `SHOWN_WITHIN_S` have passed. A log does not end before that
+    because a query that has read open transactions is now to read committed ones. Raises as `extents` of the logs."""
     if logs.unit.exact:  # in 0.7 a partition has one broker
         return logs.extents()
 
@@ -113,7 +113,12 @@ def extents_from(
         is_shorter = any(reached.get(at, 0) > log.latest and not log.topic_id for at, log in extents.items())
         return is_shorter or any(partition not in extents for partition in needed)
 
-    return _extents_within(logs, is_passing, SHOWN_WITHIN_S)
+    extents = _extents_within(logs, is_passing, SHOWN_WITHIN_S)
+    shorter = [partition for partition, log in extents.items() if reached.get(partition, 0) > log.latest]
+    for partition, log in logs.uncommitted(shorter).items():
+        if reached[partition] <= log.latest:
+            extents[partition] = log._replace(latest=reached[partition])
+    return extents
 
 
 def _extents_between(
@@ -223,6 +228,15 @@ class BrokerCatalog:
         """Return the extent of each log that the request selects. Logs of an unreachable broker are left out."""
         return self._ask(self._extents, "looking at the logs")
 
+    def uncommitted(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Extent]:
+        """Return the extents of these logs, with what `extents` leaves out because a transaction is open; of none if it
+        leaves out nothing."""
+
+        async def ask(cluster: Cluster) -> dict[TopicPartition, Extent]:
+            return await cluster.driver.logs.extents(partitions)
+
+        return self._ask(ask, "looking at the logs") if partitions and self._request.read_committed else {}
+
     def at(self, times: Times, *, ending: bool = False) -> dict[TopicPartition, Position]:
         """Return the positions of times, for logs that `extents` found (see `LogAccess.positions_at`)."""
 
@@ -324,6 +338,11 @@ class DirectoryCatalog:
             partition: log_access.extent(paths, most, read_committed=committed)._replace(broker=partition.broker)
             for partition, paths in sorted(self._logs.items())
         }
+
+    def uncommitted(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Extent]:
+        if not self._request.read_committed:
+            return {}
+        return {each: log_access.extent(self._logs[each], self._request.max_entry) for each in partitions}
 
     def at(self, times: Times, *, ending: bool = False) -> dict[TopicPartition, Position]:
         return {

@@ -359,6 +359,8 @@ class _RangeTask:
                 logs, committed = self._reader.driver.logs, self._request.read_committed
                 if not (extents := await logs.extents([partition], read_committed=committed)):
                     return None
+                if committed and extents[partition].latest < self._part.end:  # an open transaction is no loss
+                    extents = await logs.extents([partition]) or extents
             except OdradekError as failure:
                 if not failure.retriable:
                     raise
