@@ -25,6 +25,8 @@ pytestmark = pytest.mark.anyio
 class Taker:
     """Keeps what a transport receives."""
 
+    missing_bytes = 0
+
     def __init__(self) -> None:
         self.data = b""
         self.why: str | None = None

@@ -110,6 +110,8 @@ def silent(greeted: threading.Event) -> Iterator[int]:
 class Echoed:
     """A handler that sends bytes and collects what comes back."""
 
+    missing_bytes = 0
+
     def __init__(self, transport: Transport, data: bytes) -> None:
         self.transport, self.left, self.expected = transport, [data], len(data)
         self.received, self.ended = bytearray(), ""

@@ -73,6 +73,7 @@ class Peer:
 
     def __init__(self, raw: socket.socket) -> None:
         raw.setblocking(False)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as brokers have it
         self.raw = raw
 
     async def receive(self, size: int) -> bytes:
@@ -356,6 +357,83 @@ async def test_what_has_arrived_of_a_reply_is_fed_when_the_connection_ends() -> 
         peer.raw.shutdown(socket.SHUT_WR)
         assert [await outcome(pending) for pending in pendings] == [with_size(noise(10)), (ConnectionLost, True)]
         assert (whole.parts, begun.parts) == ([14], [500])
+
+
+def socket_of(connection: Connection) -> Any:
+    assert connection._pipeline is not None
+    return connection._pipeline._transport._received.socket  # type: ignore[attr-defined]
+
+
+def socket_option(connection: Connection, option: int) -> int:
+    value = socket_of(connection).getsockopt(socket.SOL_SOCKET, option)
+    assert isinstance(value, int)
+    return value
+
+
+@pytest.mark.parametrize("size", [10, 100_000, MiB])
+async def test_the_loop_is_told_once_enough_of_a_reply_that_has_begun_is_there(size: int) -> None:
+    async with line() as (connection, peer):
+        body, reply = with_size(noise(size)), Whole(size)
+        pending = connection.submit([b"a"], reply, deadline_s=30)
+        small = ask(connection, b"b")
+        await peer.read(2)
+        before = connection.statistics().received_bytes
+        await peer.send(body[:5])
+        await arrived(connection, before + 5)
+        quarter = socket_option(connection, socket.SO_RCVBUF) // 4
+        assert socket_option(connection, socket.SO_RCVLOWAT) == min(size - 1, 256 << 10, quarter)
+        await peer.send(body[5:] + b"!")
+        assert (await pending, await small) == (body, b"!")
+        assert reply.parts == [len(body)]
+        assert socket_option(connection, socket.SO_RCVLOWAT) == 1
+
+
+async def test_a_reply_arrives_through_a_small_buffer_of_the_kernel() -> None:
+    async with line() as (connection, peer):
+        body, reply = with_size(noise(MiB)), Whole(MiB)
+        socket_of(connection).setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32768)
+        pending = connection.submit([b"a"], reply, deadline_s=30)
+        await peer.read(1)
+        before = connection.statistics().received_bytes
+        await peer.send(body[:5])
+        await arrived(connection, before + 5)
+        assert 1 < socket_option(connection, socket.SO_RCVLOWAT) <= 16384
+        await peer.send(body[5:])
+        assert await pending == body
+
+
+async def test_a_reply_of_which_less_arrives_than_the_loop_is_told_of_gets_more_time() -> None:
+    async with line() as (connection, peer):
+        body, reply = with_size(noise(MiB)), Whole(MiB)
+        pending = connection.submit([b"a"], reply, deadline_s=30)
+        await peer.read(1)
+        before = connection.statistics().received_bytes
+        await peer.send(body[:5])
+        await arrived(connection, before + 5)
+        for start in range(5, 80_005, 20_000):
+            await peer.send(body[start : start + 20_000])
+            await wait_all_tasks_blocked()
+            assert connection.statistics().received_bytes == before + start
+            end_time_limits(connection)
+            await arrived(connection, before + start + 20_000)
+            assert not pending.done
+        await peer.send(body[80_005:])
+        assert await pending == body
+        assert reply.parts == [len(body)]
+
+
+async def test_the_end_of_a_connection_is_seen_although_less_has_arrived_than_the_loop_is_told_of() -> None:
+    async with line() as (connection, peer):
+        reply = Whole(MiB)
+        pending = connection.submit([b"a"], reply, deadline_s=30)
+        await peer.read(1)
+        before = connection.statistics().received_bytes
+        await peer.send(with_size(noise(MiB))[:500])
+        await arrived(connection, before + 500)
+        await peer.send(noise(1000))
+        peer.raw.shutdown(socket.SHUT_WR)
+        assert await outcome(pending) == (ConnectionLost, True)
+        assert sum(reply.parts) == 1500
 
 
 async def test_of_a_flood_no_more_than_one_buffer_is_taken() -> None:

@@ -30,9 +30,13 @@ from odradek.wire.decoding import SIZE_BYTES, read_size
 __all__ = ["PipelineHost", "RequestPipeline"]
 
 
-def _is_partial(data: memoryview, whole_bytes: int) -> bool:
-    """Return True if `data` is the first part of a response, which is of at most so many bytes when it is whole."""
-    return len(data) < SIZE_BYTES or len(data) < SIZE_BYTES + read_size(data)[0] <= whole_bytes
+def _missing_bytes(data: memoryview, whole_bytes: int) -> int:
+    """Return how many bytes at least are missing of a response of which `data` is the first part, 0 if it is whole or
+    is of more than `whole_bytes` when it is."""
+    if len(data) < SIZE_BYTES:
+        return SIZE_BYTES - len(data)
+    size: int = SIZE_BYTES + read_size(data)[0]
+    return size - len(data) if len(data) < size <= whole_bytes else 0
 
 
 class PipelineHost(Protocol):
@@ -90,6 +94,8 @@ class RequestPipeline:
         self._open = True
         self._is_begun = False  # the first response awaited: it was fed, and is not complete
         self._left = 0  # bytes that were left to the transport
+        self.missing_bytes = 0
+        """Those that have not arrived of the response whose first part was left (TransportHandler)."""
         self._in_callback = False  # in a call of the transport: what is submitted now is sent together at its end
 
     async def run(self) -> None:
@@ -118,6 +124,10 @@ class RequestPipeline:
     def resume(self) -> None:
         """Send what is queued, after a pause."""
         self._transport.write()
+
+    def read_unseen(self) -> None:
+        """Receive what has arrived so far, though the transport waits for more."""
+        self._transport.read_unseen()
 
     # ---- the handshake ---------------------------------------------------------------------------------------
 
@@ -253,6 +263,7 @@ class RequestPipeline:
         queue = self._queue
         queue.received_bytes += len(data) - self._left
         taken = len(data)
+        self.missing_bytes = 0
         self._in_callback = True
         try:
             taken = self._decode(data, may_leave)
@@ -282,8 +293,10 @@ class RequestPipeline:
             pending = awaiting[0]
             reply = pending.reply
             assert reply is not None  # requests without a response are never here
-            if may_leave and not self._is_begun and reply.whole_bytes and _is_partial(data, reply.whole_bytes):
-                break
+            if may_leave and not self._is_begun and reply.whole_bytes:
+                self.missing_bytes = _missing_bytes(data, reply.whole_bytes)
+                if self.missing_bytes:
+                    break
             taken = reply.feed(data)
             if pending.observation is not None:
                 pending.observation.received_bytes += taken

@@ -50,9 +50,16 @@ CLOSE_S = 1.0
 ENDED = "closed by the peer"
 BROKEN = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
+MAX_UNSEEN_BYTES = 256 << 10
+"""Maximum number of bytes of a response that wait in the kernel until the event loop learns of them."""
+
 
 class TransportHandler(Protocol):
     """The user of a transport. No method may raise; none is called after `connection_lost` or an `abort`."""
+
+    missing_bytes: int
+    """Bytes that have not arrived of the response whose first part was left by the last call of `data_received`, 0 if
+    none was left. The next call may come when all of them are there."""
 
     def data_received(self, data: memoryview, may_leave: bool) -> int:
         """Take bytes of `data`, which is valid during the call only, and return how many.
@@ -96,6 +103,10 @@ class Transport(Protocol):
         """Do the same at the end of this iteration of the loop, so that many requests make one burst."""
         ...
 
+    def read_unseen(self) -> None:
+        """Pass on bytes that have arrived and of which the event loop was not told yet (see ReceiveBuffer)."""
+        ...
+
     def abort(self) -> None:
         """End now, without any more calls. Bytes that the system has not accepted are dropped."""
         ...
@@ -107,13 +118,26 @@ class Transport(Protocol):
 
 class ReceiveBuffer:
     """Bytes that were received and not taken yet. The memory is anonymous, whose pages exist once they are written to:
-    small responses take only one."""
+    small responses take only one.
+
+    While a part of a response is left in it, the kernel tells of more only when all that is missing has arrived, or as
+    much as `MAX_UNSEEN_BYTES` (SO_RCVLOWAT, socket(7)): a large response takes fewer calls, and Linux acknowledges its
+    segments at once, for which a broker whose send buffer is small waits.
+    """
 
     def __init__(self) -> None:
+        self.socket: socket.socket | None = None
+        """The socket whose bytes come here as they are; None with TLS."""
         self._memory = self.free = memoryview(mmap.mmap(-1, WHOLE_BYTES))
         """`free` is where the next bytes are to be written: never empty."""
         self.size = 0
         """Bytes that are in it."""
+        self._low_water_mark = 1
+
+    @property
+    def has_unseen(self) -> bool:
+        """True while bytes may have arrived of which the event loop was not told."""
+        return self._low_water_mark > 1
 
     def keep(self, received: int) -> None:
         """Keep the bytes that were `received` into `free`."""
@@ -129,6 +153,19 @@ class ReceiveBuffer:
             self._memory[:left] = self._memory[taken:size]
         if left or self.size:
             self.size, self.free = left, self._memory[left:]
+        if may_leave and (left or self._low_water_mark > 1):
+            self._set_low_water_mark(min(handler.missing_bytes, MAX_UNSEEN_BYTES))
+
+    def _set_low_water_mark(self, mark: int) -> None:
+        if self.socket is None or mark == self._low_water_mark:
+            return
+        try:
+            # Of a buffer that is full before, Linux does not tell until 4.18, and 10 ms later since then.
+            most = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 4
+            self._low_water_mark = max(1, min(mark, most))
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, self._low_water_mark)
+        except OSError:  # no such option, or a connection that has ended
+            self.socket = None
 
 
 class AsyncioTransport(asyncio.BufferedProtocol):
@@ -183,6 +220,10 @@ class AsyncioTransport(asyncio.BufferedProtocol):
             self._write_scheduled = True
             self._loop.call_soon(self._write_later)
 
+    def read_unseen(self) -> None:
+        if self._received.has_unseen:
+            self._read_the_rest()
+
     def abort(self) -> None:
         self._handler = None
         self._transport.abort()
@@ -205,6 +246,8 @@ class AsyncioTransport(asyncio.BufferedProtocol):
         # a limit of 0 would pause an empty buffer, and nothing would resume it.
         secured = self._transport.get_extra_info("ssl_object") is not None
         self._transport.set_write_buffer_limits(1 if secured else 0, 0)
+        if not secured:
+            self._received.socket = self._transport.get_extra_info("socket")
         self._transport.pause_reading()  # nothing is accepted before `run`
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -241,7 +284,8 @@ class AsyncioTransport(asyncio.BufferedProtocol):
         self._loop.call_soon(self._write_later)
 
     def _read_the_rest(self) -> None:
-        """Read responses that arrived before writing failed: asyncio reads no more, but its socket is still open."""
+        """Read what has arrived and asyncio has not read: since writing failed, though its socket is still open, or
+        since the kernel has not told of it."""
         number = self._transport.get_extra_info("socket").fileno()
         with suppress(OSError), socket.socket(fileno=os.dup(number)) as rest:
             rest.setblocking(False)  # whatever socket.setdefaulttimeout says
@@ -290,6 +334,9 @@ class StreamTransport:
 
     def write_soon(self) -> None:
         self._work.notify()
+
+    def read_unseen(self) -> None:
+        pass
 
     def abort(self) -> None:
         self._handler = None
@@ -346,6 +393,7 @@ class TrioTransport(StreamTransport):
         super().__init__(stream)
         self._socket = stream.extra(SocketAttribute.raw_socket)
         self._received = ReceiveBuffer()
+        self._received.socket = self._socket
         self._rest: deque[Buffer] = deque()  # of the current burst: what the socket has not accepted yet
 
     def write(self) -> None:
@@ -356,6 +404,12 @@ class TrioTransport(StreamTransport):
             self._write_pending()
             if self._rest:
                 self._work.notify()
+
+    def read_unseen(self) -> None:
+        with suppress(OSError):
+            while self._handler is not None and self._received.has_unseen:
+                if not self._receive_now():
+                    return
 
     def _write_pending(self) -> None:
         """Send what the socket accepts now."""
@@ -393,9 +447,13 @@ class TrioTransport(StreamTransport):
     async def _receive_some(self) -> bool:
         await anyio.wait_readable(self._socket)  # first, so that other tasks run during a flood
         try:
-            size = self._socket.recv_into(self._received.free)
+            return self._receive_now()
         except BlockingIOError:
             return True
+
+    def _receive_now(self) -> bool:
+        """Pass on what has arrived. Return False at the end. Raises BlockingIOError if nothing has."""
+        size = self._socket.recv_into(self._received.free)
         if self._handler is None or not size:
             return False
         self._received.pass_on(self._handler, size)
