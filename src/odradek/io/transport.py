@@ -407,9 +407,8 @@ class TrioTransport(StreamTransport):
 
     def read_unseen(self) -> None:
         with suppress(OSError):
-            while self._handler is not None and self._received.has_unseen:
-                if not self._receive_now():
-                    return
+            while self._handler is not None and self._received.has_unseen and self._receive_now():
+                pass
 
     def _write_pending(self) -> None:
         """Send what the socket accepts now."""

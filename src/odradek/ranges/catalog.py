@@ -117,7 +117,7 @@ def extents_from(
     shorter = [partition for partition, log in extents.items() if reached.get(partition, 0) > log.latest]
     for partition, log in logs.uncommitted(shorter).items():
         if reached[partition] <= log.latest:
-            extents[partition] = log._replace(latest=reached[partition])
+            extents[partition] = extents[partition]._replace(latest=reached[partition])
     return extents
 
 
