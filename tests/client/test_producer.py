@@ -221,6 +221,22 @@ async def test_several_partitions_of_a_broker_share_a_request() -> None:
     assert [ack.records for ack in acks.acks] == [2, 1]
 
 
+async def test_five_batches_of_each_partition_are_in_flight_to_a_broker() -> None:
+    cluster = MemoryCluster(topics={"t": 3})
+    tuning = Tuning(batch_bytes=1000, request_bytes=1000)  # one batch in a request
+    async with producing(cluster, tuning=tuning) as out:
+        for partition in range(3):  # until one is acknowledged, no other is in flight
+            await out.send("t", b"first", partition=partition)
+        cluster.hold("produce")
+        before = len(cluster.requests("produce"))
+        for number in range(18):
+            await out.put("t", bytes(1000), partition=number % 3)
+        await wait_all_tasks_blocked()
+        assert len(cluster.requests("produce")) - before == 15
+        cluster.release("produce")
+    assert len(cluster.records("t")) == 21
+
+
 async def test_a_put_loop_gives_the_senders_a_turn(cluster: MemoryCluster) -> None:
     async with producing(cluster, latency=0) as out:
         for n in range(20_000):

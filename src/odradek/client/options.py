@@ -190,7 +190,8 @@ class Tuning:
             batches get smaller when one has been refused.
         request_bytes: Batches for several partitions of a broker share a request up to this size (bytes). The
             broker's max.socket.request.bytes (100 MB) must not be less.
-        in_flight: Maximum produce requests in flight to one broker.
+        in_flight: Maximum produce requests in flight to one broker. Of one partition an idempotent producer has at most
+            five batches in flight, which is what brokers remember (KIP-98, KAFKA-5494).
         fetch_bytes: Maximum bytes of one partition in one fetch. From a broker that responds within 5 ms, 1 MiB is
             requested, and what is left of a batch; from a distant one, requests double up to this limit while the user
             waits for them, and while twice as many bytes take less than 1.75 times as long.

@@ -83,9 +83,7 @@ class Dispatcher:
         self._sequences: ProducerSequences | None = transactions
         if transactions is None and options.acks < 0 and not limits.reorder:
             self._sequences = driver.producer_sequences()
-        if self._sequences is not None:
-            limits = replace(limits, in_flight=min(limits.in_flight, self._sequences.max_in_flight))
-        elif driver.refuses_batches and options.acks and not limits.reorder:
+        if self._sequences is None and driver.refuses_batches and options.acks and not limits.reorder:
             limits = replace(limits, partition_in_flight=1)
         chance = random.Random().random
         self.accumulator = Accumulator(

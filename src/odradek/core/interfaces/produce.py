@@ -183,9 +183,6 @@ class ProducerSequences(Protocol):
     The numbers of a partition have no gap. A batch that may have been written keeps its stamp until it has an outcome.
     """
 
-    max_in_flight: int
-    """The most batches of one partition that brokers remember."""
-
     @property
     def ready(self) -> bool:
         """True if the producer has an identity; without one nothing can be sent."""

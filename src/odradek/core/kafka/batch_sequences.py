@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from odradek.core.interfaces import PartitionBatch, PartitionResult
-from odradek.core.kafka.producer_state import MAX_IN_FLIGHT, IdempotentProducer, NextStep, Stamp
+from odradek.core.kafka.producer_state import IdempotentProducer, NextStep, Stamp
 from odradek.errors import BrokerError, Fenced, MessageTooLarge
 from odradek.types import TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
@@ -26,7 +26,6 @@ class BatchSequences:
         producer: Its identity and sequences.
     """
 
-    max_in_flight = MAX_IN_FLIGHT
     name = "this producer"
     """The producer in error texts."""
 
