@@ -11,7 +11,6 @@ from functools import cache, lru_cache
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from odradek.engine import HeaderColumns, Headers, PackedBytes
 from odradek.types import NO_TIMESTAMP, Columns
@@ -113,6 +112,8 @@ def timestamps(times: Sequence[int] | None, rows: int) -> Array:
         return nulls(TIMESTAMP, rows)
     if isinstance(times, memoryview) and 0xFF not in times.tobytes()[_HIGHEST_BYTE::8]:  # faster than comparing
         return integers(times, TIMESTAMP)
+    import pyarrow.compute as pc
+
     milliseconds = integers(times, pa.int64())
     known = pc.not_equal(milliseconds, int64(NO_TIMESTAMP))
     known_times: Array = pc.if_else(known, milliseconds, null(pa.int64()))
@@ -198,6 +199,8 @@ def _filled(value: int, size: int) -> pa.Buffer:
 
 def row_numbers(rows: int) -> Array:
     """Return the numbers of this many rows, from 0 on (int64)."""
+    import pyarrow.compute as pc
+
     ones: Array = pa.repeat(int64(1), rows)
     return pc.cumulative_sum(ones, start=int64(-1))
 

@@ -12,7 +12,7 @@ from tests.spark.made import batch_reader, batch_rows, hard_log, read_all, rows_
 
 from odradek.core.interfaces import BYTES, Extent
 from odradek.errors import ConfigError, CorruptMessage, MessageTooLarge
-from odradek.ranges.catalog import DirectoryCatalog
+from odradek.ranges.directories import DirectoryCatalog
 from odradek.spark.options import parse_source
 from odradek.types import TopicPartition
 from odradek.wire.kafka07.message_set import encode_set

@@ -22,7 +22,7 @@ from odradek.core.kafka07.znodes import broker_data
 from odradek.errors import ConfigError, CorruptMessage, DeadlineError, MessageTooLarge, Unsupported
 from odradek.io.kafka07.log_access import Kafka07LogAccess
 from odradek.ranges import process
-from odradek.ranges.catalog import DirectoryCatalog
+from odradek.ranges.directories import DirectoryCatalog
 from odradek.ranges.planning import BoundaryMismatch, DataLoss, Range, TaskPlan
 from odradek.spark.readers import BatchReader, StreamReader
 from odradek.spark.source import OdradekSource

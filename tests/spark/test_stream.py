@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from odradek.core.interfaces import BYTES
 from odradek.errors import ConfigError, DeadlineError
 from odradek.io.kafka07.log_access import Kafka07LogAccess
-from odradek.ranges.catalog import DirectoryCatalog
+from odradek.ranges.directories import DirectoryCatalog
 from odradek.ranges.planning import DataLoss
 from odradek.spark.readers import StreamReader
 from odradek.spark.source import OdradekSource

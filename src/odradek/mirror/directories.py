@@ -24,7 +24,7 @@ from odradek.core.interfaces import BYTES, Extents, PositionUnit
 from odradek.errors import ConfigError, OdradekError
 from odradek.mirror.directory_batches import ChosenLog, DirectoryBatches, PartitionReading, WholeLog
 from odradek.mirror.sources import SourceBatches, Starts
-from odradek.ranges.catalog import unit_of_directories
+from odradek.ranges.directories import unit_of_directories
 from odradek.ranges.request import Directory
 from odradek.segments import KafkaLog, SegmentedLog, log_access
 from odradek.segments.kafka import kind_of

@@ -41,7 +41,7 @@ from odradek.errors import ConfigError
 from odradek.io.drivers import zookeeper_url
 from odradek.pipeline.decode import Decoding, Kind, parse_ddl
 from odradek.pipeline.layout import PartitionColumn, parse_columns, resolve_location
-from odradek.ranges.catalog import unit_of_directories
+from odradek.ranges.directories import unit_of_directories
 from odradek.ranges.request import Directory, numbered_brokers_url, parse_directory
 
 __all__ = ["ConfigTable", "Flow", "Pipeline", "PipelineFileError", "SourceConfig", "load"]

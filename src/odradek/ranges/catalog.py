@@ -1,4 +1,4 @@
-"""The logs that a query reads, in a cluster or in directories, and the way from a request to tasks that read them."""
+"""The logs of a cluster that a query reads, and the way from a request to tasks, also for logs in directories."""
 
 from __future__ import annotations
 
@@ -7,28 +7,26 @@ import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
-from glob import glob
-from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import anyio
 
-from odradek import segments
 from odradek.client.cluster import Cluster
-from odradek.core.interfaces import BYTES, INTERNAL_TOPICS, Extent, Extents, PositionUnit, SplitPoint
+from odradek.core.interfaces import Extent, Extents, SplitPoint
 from odradek.errors import BrokerError, ConfigError, TransportError, Unsupported
 from odradek.io.gather import gather
 from odradek.ranges import planning
 from odradek.ranges.offsets import NO_IDS, Offsets, PartitionPosition, TopicIds, resolve_broker, resolve_per_partition
 from odradek.ranges.planning import TaskPlan
 from odradek.ranges.process import connected, retry_until
-from odradek.ranges.request import ClusterConnection, Directory, ReadRequest
-from odradek.segments import SegmentedLog, log_access
+from odradek.ranges.request import ClusterConnection, ReadRequest
 from odradek.types import EARLIEST, AtTime, Position, TopicPartition
+
+if TYPE_CHECKING:
+    from odradek.ranges.directories import DirectoryCatalog
 
 __all__ = [
     "BrokerCatalog",
-    "DirectoryCatalog",
     "LogCatalog",
     "check_exist",
     "extents_from",
@@ -305,130 +303,14 @@ async def _refresh(cluster: Cluster) -> None:
         await cluster.driver.metadata.refresh()
 
 
-# ---- log directories -----------------------------------------------------------------------------------------
-
-
-class DirectoryCatalog:
-    """The logs in directories, like `BrokerCatalog`. Every `extents` lists the files; raises OSError, too.
-
-    All of them count in one unit, that of 0.7 if there are none. The logs of 0.8 and later are copies of what other
-    brokers have, too: they are not told apart by brokers, and only one copy of each is read.
-    """
-
-    def __init__(self, directories: Sequence[Directory], request: ReadRequest) -> None:
-        self._directories, self._request = directories, request
-        self._logs: dict[TopicPartition, SegmentedLog] = {}
-
-    @property
-    def unit(self) -> PositionUnit:
-        """The unit of positions."""
-        for paths in self._logs.values():
-            return log_access.unit_of(paths)
-        return unit_of_directories(self._directories)
-
-    @property
-    def names_brokers(self) -> bool:
-        """True for logs of 0.7 (see `LogAccess.names_brokers`)."""
-        return self.unit is BYTES
-
-    def extents(self) -> dict[TopicPartition, Extent]:
-        self._find()
-        most, committed = self._request.max_entry, self._request.read_committed
-        return {
-            partition: log_access.extent(paths, most, read_committed=committed)._replace(broker=partition.broker)
-            for partition, paths in sorted(self._logs.items())
-        }
-
-    def uncommitted(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Extent]:
-        if not self._request.read_committed:
-            return {}
-        return {each: log_access.extent(self._logs[each], self._request.max_entry) for each in partitions}
-
-    def at(self, times: Times, *, ending: bool = False) -> dict[TopicPartition, Position]:
-        return {
-            partition: log_access.position_at(self._logs[partition], at, ending=ending)
-            for partition, at in times.items()
-        }
-
-    def boundaries(self, cuts: Sequence[SplitPoint]) -> dict[SplitPoint, int | None]:
-        most = self._request.max_entry
-        return {cut: log_access.boundary(self._logs[cut.partition], cut, most) for cut in cuts}
-
-    def paths(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, str]:
-        """Return the directories in which executors find the partitions."""
-        return {partition: str(self._logs[partition].segments[0].path.parent.absolute()) for partition in partitions}
-
-    def compacted(self, topics: Collection[str]) -> set[str]:
-        """Return none: the configuration of topics is not in their directories."""
-        return set()
-
-    def _find(self) -> None:
-        self._logs = {}
-        name, topics = self._request.names.path, self._request.topics
-        named = {*topics.names, *(partition.topic for partition in topics.partitions)}
-        for directory in self._directories:
-            for path in _paths(directory, name):
-                for paths in segments.logs(path):
-                    if paths.partition.topic in named or paths.partition.topic not in INTERNAL_TOPICS:
-                        self._add(paths, directory.broker)
-        units = {log_access.unit_of(paths).name: paths for paths in self._logs.values()}
-        if len(units) > 1:
-            first, second = (paths.segments[0].path.parent for paths in units.values())
-            what = f"one of {first} and {second} is of 0.7, the other one of a later release"
-            raise ConfigError(f"{name}: {what}: read them one after the other")
-
-    def _add(self, paths: SegmentedLog, broker: int) -> None:
-        counts_bytes = log_access.unit_of(paths) is BYTES
-        partition = paths.partition._replace(broker=broker)
-        if not self._request.topics.has_partition(partition):
-            return
-        if broker >= 0 and not counts_bytes:
-            where, what = paths.segments[0].path.parent, "partitions of 0.8 and later are not numbered by broker"
-            raise ConfigError(f"{self._request.names.path}: {where}: {what}: leave {broker}@ out")
-        if partition in self._logs:
-            first, second = (log.segments[0].path.parent for log in (self._logs[partition], paths))
-            if first.resolve() == second.resolve():
-                return
-            way = "name their brokers, as in 0@..., 1@..." if counts_bytes else "name one of these copies"
-            raise ConfigError(f"{self._request.names.path}: {partition} is both {first} and {second}: {way}")
-        self._logs[partition] = _connected(paths, self._request) if counts_bytes else paths
-
-
-def _paths(directory: Directory, name: str) -> list[str]:
-    paths = _matching(directory)
-    if not paths:
-        raise ConfigError(f"{name}: {directory.path!r}: no such file or directory")
-    return paths
-
-
-def _matching(directory: Directory) -> list[str]:
-    path = directory.path
-    return [path] if Path(path).exists() else sorted(glob(path))  # noqa: PTH207 - Path.glob takes no absolute pattern
-
-
-def _connected(paths: SegmentedLog, request: ReadRequest) -> SegmentedLog:
-    """The log behind its last hole: there is nothing to read in a hole, and what is there cannot be reached over it."""
-    for number in range(len(paths.segments) - 1, 0, -1):
-        before, after = paths.segments[number - 1 : number + 1]
-        if before.end != after.start:
-            text = f"{before.path} ends at {before.end}, but the next segment starts at {after.start}"
-            if request.fail_on_data_loss:
-                raise ConfigError(f"{text} ({request.names.skip_loss} reads the rest)")
-            log.warning("%s: reading the rest", text)
-            return SegmentedLog(paths.partition, paths.segments[number:])
-    return paths
-
-
-LogCatalog = BrokerCatalog | DirectoryCatalog
-
-
-def unit_of_directories(directories: Sequence[Directory]) -> PositionUnit:
-    """Return the unit of positions in directories, that of 0.7 if they have no segments. Raises OSError."""
-    units = (log_access.unit_in(path) for directory in directories for path in _matching(directory))
-    return next((unit for unit in units if unit is not None), BYTES)
+LogCatalog: TypeAlias = "BrokerCatalog | DirectoryCatalog"
 
 
 def find_logs(request: ReadRequest) -> LogCatalog:
     """Return the logs that a request names. Nothing is opened yet."""
     where = request.where
-    return BrokerCatalog(where, request) if isinstance(where, ClusterConnection) else DirectoryCatalog(where, request)
+    if isinstance(where, ClusterConnection):
+        return BrokerCatalog(where, request)
+    from odradek.ranges.directories import DirectoryCatalog
+
+    return DirectoryCatalog(where, request)

@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from odradek import engine
 from odradek._arrays import (
@@ -147,6 +146,8 @@ def _binary(strings: Sequence[bytes | None] | None, count: int) -> Array:
         return nulls(pa.binary(), count)
     if not isinstance(strings, PackedBytes) or strings.offsets.itemsize == 4:
         return binaries(strings)
+    import pyarrow.compute as pc
+
     # Offsets of 8 bytes: these rows are small, but may lie beyond the reach of 4 bytes. So count from the first.
     first, last = int(strings.offsets[0]), int(strings.offsets[-1])
     offsets: Any = pc.subtract(integers(strings.offsets, pa.int64()), int64(first)).cast(pa.int32())
@@ -158,6 +159,8 @@ def _microseconds(times: Sequence[int] | None, count: int) -> Array:
     """Return what Spark has; null beyond the year 294,246, which only a broken clock writes."""
     if times is None:
         return nulls(MICROSECONDS, count)
+    import pyarrow.compute as pc
+
     milliseconds = timestamps(times, count).cast(pa.int64())
     maximum = ((1 << 63) - 1) // 1000
     fits = pc.and_(pc.less_equal(milliseconds, int64(maximum)), pc.greater_equal(milliseconds, int64(-maximum)))
@@ -169,6 +172,8 @@ def _headers(rows: Columns, count: int) -> Array:
     """Return headers, null where a row has none, as in Spark's own Kafka source."""
     if rows.headers is None:
         return nulls(HEADERS.arrow, count)
+    import pyarrow.compute as pc
+
     lists: Any = header_lists(rows.headers, count).cast(HEADERS.arrow)
     has_any = pc.greater(pc.list_value_length(lists), int64(0))
     present: Array = pc.if_else(has_any, lists, null(HEADERS.arrow))

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from random import random
 from typing import NamedTuple, Self
 
 import anyio
 import anyio.to_thread
 
-from odradek import segments
 from odradek.core.backoff import Backoff
 from odradek.core.fetch.fetch_size import EntrySizes
 from odradek.core.fetch.read_ahead import MIN_FETCH_BYTES, decaying_maximum
@@ -36,10 +35,9 @@ from odradek.io.notifier import Notifier
 from odradek.ranges.planning import BoundaryMismatch, Loss, PositionGap, Range, TaskPlan, clip_to_logs
 from odradek.ranges.process import connected
 from odradek.ranges.request import ClusterConnection, ReadRequest, log_skipped
-from odradek.segments import KafkaLog, SegmentedLog, log_access
 from odradek.types import Broker, Columns, KiB, Position, TopicPartition
 
-__all__ = ["ColumnsChunk", "CompletedRange", "RangeReader", "read_files", "read_task"]
+__all__ = ["ColumnsChunk", "CompletedRange", "RangeReader", "read_task"]
 
 log = logging.getLogger(__name__)
 
@@ -386,77 +384,11 @@ def read_task(task: TaskPlan, request: ReadRequest) -> Generator[Chunk, None, No
                 while chunks := portal.call(reader.take):
                     yield from chunks
             return
+        from odradek.ranges.directories import read_files
+
         for part in task.ranges:
             topic_id = task.topic_ids.get(part.partition.topic)
             yield from read_files(part, task.paths[part.partition], request, topic_id)
     except MessageTooLarge as error:  # with the option as users know it
         name = request.names.max_message_bytes
         raise MessageTooLarge(error.partition, error.position, error.size, error.limit, name) from None
-
-
-def read_files(part: Range, path: str, request: ReadRequest, topic_id: str | None = None) -> Iterator[Chunk]:
-    """Yield the rows of a range, some MiB at a time, and then what of it was read. In a topic that was made again since
-    it was planned, with another id than this, all of it is lost.
-
-    Raises BoundaryMismatch (of 0.7, also at the end of a segment in it), CorruptMessage, MessageTooLarge, DataLoss,
-    OSError.
-    """
-    paths, count = segments.open(path), 0
-    if isinstance(paths, KafkaLog):
-        part = _kept(paths, part, request, topic_id)
-        read = _read_records(paths, part, request)
-    else:
-        read = _read_messages(paths, part, request)
-    for rows in read:
-        count += len(rows.values)
-        yield ColumnsChunk(part.partition, rows)
-    if part.size:
-        yield CompletedRange(*part, count)
-
-
-def _kept(paths: KafkaLog, part: Range, request: ReadRequest, topic_id: str | None) -> Range:
-    """Return the part of a range of offsets that the log still has."""
-    partition, start, end = part
-    if topic_id is not None and log_access.topic_id(paths) not in ("", topic_id):
-        request.check_loss([PositionGap(partition, Loss.RECREATED, start, end, -1, -1, end)])
-        return Range(partition, end, end)
-    first = min(max(start, paths.start), end)
-    last = max(first, min(end, paths.end))
-    expired = PositionGap(partition, Loss.EXPIRED, start, first, -1, -1, end)
-    truncated = PositionGap(partition, Loss.TRUNCATED, last, end, -1, -1, end)
-    request.check_loss([gap for gap in (expired, truncated) if gap.start < gap.end])
-    return Range(partition, first, last)
-
-
-def _read_records(paths: KafkaLog, part: Range, request: ReadRequest) -> Iterator[Columns]:
-    """Yield the rows of offsets: a range may begin and end anywhere, and not each offset has a record."""
-    skipped = list[CorruptMessage]()
-    if part.size:
-        yield from paths.columns(
-            part.start,
-            part.end,
-            max_bytes=log_access.CHUNK,
-            corrupt=request.corrupt,
-            read_committed=request.read_committed,
-            report=skipped.append,
-        )
-    log_skipped(skipped)
-
-
-def _read_messages(paths: SegmentedLog, part: Range, request: ReadRequest) -> Iterator[Columns]:
-    """Yield the rows of bytes: messages must begin and end where the range and the segments do."""
-    at = part.start
-    for segment in paths.segments:
-        if segment.end <= at or part.end <= segment.start:
-            continue
-        if segment.start > at:
-            request.check_loss([PositionGap(part.partition, Loss.EXPIRED, at, segment.start, -1, -1, part.end)])
-        at, end = max(at, segment.start), min(segment.end, part.end)
-        decoder = log_access.decoder(part.partition, Position(at), request.decoder_options())
-        yield from (columns for columns in segment.decode(decoder, end, log_access.CHUNK) if columns.values)
-        log_skipped(decoder.take_reports())
-        if decoder.position != end:
-            raise BoundaryMismatch(str(part.partition), at, end, decoder.position)
-        at = segment.end
-    if at < part.end:
-        request.check_loss([PositionGap(part.partition, Loss.TRUNCATED, at, part.end, -1, -1, part.end)])

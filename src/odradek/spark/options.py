@@ -16,7 +16,6 @@ from typing import Literal, cast
 from odradek.client.options import COMPRESSION, Compression
 from odradek.core.interfaces import RECORDS, ProducerRecord
 from odradek.errors import ConfigError, Rejected
-from odradek.ranges.catalog import unit_of_directories
 from odradek.ranges.offsets import Positions
 from odradek.ranges.request import (
     MESSAGE_BYTES,
@@ -278,7 +277,11 @@ def _is_kafka07(options: Mapping[str, str]) -> bool:
     ConfigError for a wrong path."""
     by_name = {name.lower(): text for name, text in options.items()}
     path = by_name.get("path", "").strip()
-    return BOOTSTRAP not in by_name and not (path and unit_of_directories(_parse_directories(path, "path")) is RECORDS)
+    if BOOTSTRAP in by_name or not path:
+        return BOOTSTRAP not in by_name
+    from odradek.ranges.directories import unit_of_directories
+
+    return unit_of_directories(_parse_directories(path, "path")) is not RECORDS
 
 
 def _check_order(minimum: int, name: str, maximum: int | None) -> None:

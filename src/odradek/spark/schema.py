@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from odradek._arrays import group_rows
 from odradek.errors import ConfigError, OdradekError, Unsupported
@@ -97,6 +96,8 @@ class DestinationRows(NamedTuple):
     @property
     def bytes(self) -> int:
         """Size of the values (bytes)."""
+        import pyarrow.compute as pc
+
         size: int | None = pc.sum(pc.binary_length(self.rows["value"])).as_py()
         return size or 0
 
@@ -132,6 +133,8 @@ class RowLayout(NamedTuple):
         return DestinationRows(topic, TopicPartition(topic, *reversed(numbers)) if named else None, rows)
 
     def _check(self, table: pa.Table, first_row: int) -> None:
+        import pyarrow.compute as pc
+
         for name, may_be_null in (("value", self.nullable), ("topic", bool(self.topic))):
             if not may_be_null and table[name].null_count:
                 raise BadRow(first_row + _first(pc.is_null(table[name])), f"{name} is null")
@@ -151,6 +154,8 @@ class RowLayout(NamedTuple):
 
 def _first(flags: Any) -> int:
     """Where the first true one is; -1: nowhere."""
+    import pyarrow.compute as pc
+
     present: int = pc.index(flags, True).as_py()
     return present
 
