@@ -151,6 +151,16 @@ def test_columns_are_laid_out_as_arrow_has_them(compiled: Engine) -> None:
         assert (view.readonly, view.contiguous, view.ndim) == (True, True, 1)
 
 
+def test_the_garbage_collector_does_not_look_into_lists_of_values(compiled: Engine) -> None:
+    rows = compiled.ColumnBuilder()
+    data = compiled.encode_run(VALUES)
+    rows.decode_run(data, 0, len(data), 1000)
+    values = rows.take().value_list()
+    assert not gc.is_tracked(values)
+    values.append(b"more")
+    assert values == [*VALUES, b"more"]
+
+
 def test_columns_cannot_be_written(compiled: Engine) -> None:
     rows = compiled.ColumnBuilder()
     rows.append(b"abc", 5, 13)

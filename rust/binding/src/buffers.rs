@@ -167,7 +167,8 @@ pub fn tuple_of<'py>(values: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>
     }
 }
 
-/// A list of exactly `count` items: a `bytes` for each value, or None.
+/// A list of exactly `count` items: a `bytes` for each value, or None. The garbage collector does not look into it: it
+/// would visit each of the values that are alive, again and again, and none of them refers to anything.
 pub fn list_of<'py, 'a, V: Into<Option<&'a [u8]>>>(
     py: Python<'py>,
     count: usize,
@@ -177,6 +178,8 @@ pub fn list_of<'py, 'a, V: Into<Option<&'a [u8]>>>(
     // SAFETY: a new list or null with an exception set. Its items are null until they are set, which the interpreter
     // allows while no Python code sees the list.
     let list = unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyList_New(len))?.cast_into_unchecked::<PyList>() };
+    // SAFETY: the list is tracked, since it is new. Its deallocation allows for one that is not.
+    unsafe { ffi::PyObject_GC_UnTrack(list.as_ptr().cast()) };
     let mut indexes = 0..len;
     for (value, index) in values.zip(&mut indexes) {
         let item = match value.map_err(crate::raised)?.into() {
