@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -18,8 +19,10 @@ __all__ = ["TimeLimit", "end_once_warned", "end_time_limits"]
 
 
 def end_time_limits(connection: Connection, *requests: InFlightRequest[Any]) -> None:
-    """Let the time limits of these requests, by default of all outstanding ones, be over now."""
+    """Let the time limits of these requests, by default of all outstanding ones, be over now, and nothing have been
+    answered recently."""
     now = anyio.current_time()
+    connection._queue.answered_at = -math.inf
     for request in requests or connection._queue.outstanding():
         request.deadline = now
     connection.expect_by(now)

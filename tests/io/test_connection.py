@@ -547,6 +547,42 @@ def test_a_peer_has_to_send_something_worth_waiting_for(bytes_per_s: float, unti
     assert request.deadline == request.limit_s == ends_at
 
 
+@pytest.mark.parametrize(
+    ("each_s", "answered", "ends_at"),
+    [(1.0, math.inf, 80.0), (1.9, math.inf, 80.0), (5.0, math.inf, 8.0), (3.0, 1, 8.0), (1.0, 7, 10.0), (1.0, 6, 8.0)],
+)
+def test_a_request_waits_while_those_before_it_are_answered(each_s: float, answered: float, ends_at: float) -> None:
+    queue = RequestQueue()
+    request: InFlightRequest[bytes] = InFlightRequest(1, (), None, None, 0, 8.0, 8.0, queue)
+    while True:
+        queue.answered_at = min(request.deadline // each_s, answered) * each_s
+        if not request.extend(request.deadline):
+            break
+    assert request.deadline == request.limit_s == ends_at
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_s", "until_s", "sent", "ends_at"),
+    [
+        (0, 0, False, 8.0),
+        (1_100, math.inf, False, 80.0),
+        (1_000, math.inf, False, 10.0),  # the time limit before the first extension is longer
+        (1_000_000, 5.0, False, 10.0),  # when they left is not known, before it is looked at
+        (1_000_000, math.inf, True, 10.0),  # its own bytes have left by then
+        (100_000, math.inf, True, 22.0),  # and no time was left to answer
+    ],
+)
+def test_a_request_waits_while_its_bytes_leave(bytes_per_s: float, until_s: float, sent: bool, ends_at: float) -> None:
+    queue = RequestQueue()
+    request: InFlightRequest[bytes] = InFlightRequest(1, (), None, None, 0, 8.0, 8.0, queue)
+    request.sent, request.end = sent, 1_900_000
+    while True:
+        queue.acknowledged_bytes = int(bytes_per_s * min(request.deadline, until_s))
+        if not request.extend(request.deadline):
+            break
+    assert request.deadline == request.limit_s == ends_at
+
+
 async def test_an_answered_exchange_leaves_its_deadline_without_effect(net: Net) -> None:
     async with connected(net) as connection:
         quick, patient = ask(connection, b"a"), ask(connection, b"b")

@@ -258,7 +258,7 @@ async def test_the_deadline_of_a_write_that_is_stuck_fires() -> None:
         stuck = [notify(connection, noise(MiB)) for _ in range(40)]
         behind = ask(connection, b"b")
         assert await outcome(stuck[0]) is None
-        end_time_limits(connection, *(pending for pending in stuck if not pending.done))
+        await end_all(connection, *(pending for pending in stuck if not pending.done))
         outcomes = [await outcome(pending) for pending in stuck]
         written = outcomes.count(None)
         assert 0 < written < len(stuck)
@@ -268,6 +268,31 @@ async def test_the_deadline_of_a_write_that_is_stuck_fires() -> None:
         assert connection.queued_bytes == 0
         with pytest.raises((AssertionError, ConnectionResetError)):
             await peer.read(40 * MiB)
+
+
+async def test_a_request_that_leaves_slowly_gets_more_time_while_it_does() -> None:
+    async with line() as (connection, peer):
+        slow, behind = ask(connection, noise(16 * MiB)), ask(connection, b"b")
+        for _ in range(6):
+            await peer.read(MiB)
+            await left(connection)
+            end_time_limits(connection)
+            await wait_all_tasks_blocked()
+            assert not slow.done
+            assert not behind.done
+        await end_all(connection, slow, behind)
+        assert await outcome(slow) == (DeadlineError, True)
+        assert await outcome(behind) == (DeadlineError, False)
+
+
+async def test_what_leaves_behind_a_request_says_nothing_about_it() -> None:
+    async with line() as (connection, peer):
+        asked, slow = ask(connection, b"a"), ask(connection, noise(16 * MiB))
+        await wait_all_tasks_blocked()
+        await peer.read(MiB)
+        end_time_limits(connection, asked)
+        assert await outcome(asked) == (DeadlineError, True)
+        assert await outcome(slow) == (ConnectionLost, True)
 
 
 async def test_replies_are_read_while_a_write_is_stuck() -> None:
@@ -292,6 +317,23 @@ async def test_large_replies_arrive_whole_and_in_large_pieces() -> None:
         await peer.send(noise(20 * MiB))
         assert await pending == noise(20 * MiB)
         assert max(reply.parts) <= WHOLE_BYTES
+
+
+async def end_all(connection: Connection, *stuck: InFlightRequest[Any]) -> None:
+    """Let the time limits of requests be over until they are given up: the last bytes may just be leaving."""
+    with anyio.fail_after(10):
+        while not all(pending.done for pending in stuck):
+            end_time_limits(connection, *stuck)
+            await wait_all_tasks_blocked()
+
+
+async def left(connection: Connection) -> None:
+    """Wait until the peer's system has acknowledged bytes that it had not when the connection last looked."""
+    pipeline, queue = connection._pipeline, connection._queue
+    assert pipeline is not None
+    with anyio.fail_after(10):
+        while queue.sent_bytes - (pipeline._transport.unsent_bytes() or 0) < queue.acknowledged_bytes + MiB // 2:
+            await checkpoint()
 
 
 async def arrived(connection: Connection, received: int) -> None:

@@ -177,9 +177,9 @@ class Tuning:
 
     Args:
         connect_timeout: Time limit for opening one connection, address look-up included (s).
-        request_timeout: Time limit for one response of a broker (s). A connection without one is closed. While its
-            responses go on arriving, at 1 KiB/s at least, or the broker throttles this client, requests wait up to ten
-            times as long.
+        request_timeout: Time limit for one response of a broker (s). A connection without one is closed. Requests wait
+            up to ten times as long while responses go on arriving, or their own bytes leave, at 1 KiB/s at least, while
+            those before them are answered, or while the broker throttles this client.
         session_timeout: Time after which the coordinator of a group, in 0.7 ZooKeeper, counts a silent member as gone
             (s). The default, None, means 30 s, the maximum that all brokers accept by default; in 0.7 6 s, as its own
             clients. Where the brokers assign (KIP-848) it is a setting of theirs.

@@ -389,8 +389,8 @@ class Connection:
             self._expire(self._clock())
 
     def _expire(self, now: float) -> None:
-        if self._pipeline is not None:  # what has arrived decides about more time
-            self._pipeline.read_unseen()
+        if self._pipeline is not None:  # which decides about more time
+            self._pipeline.note_progress()
         if self.state is State.THROTTLED and now >= self._resume_at:
             self._move(Event.RESUMED)
             for pending in self._queue.outstanding():

@@ -5,6 +5,7 @@ A pipeline lasts as long as its transport. The queue it sends from belongs to th
 
 from __future__ import annotations
 
+import math
 import ssl
 from collections.abc import Callable
 from functools import partial
@@ -125,9 +126,12 @@ class RequestPipeline:
         """Send what is queued, after a pause."""
         self._transport.write()
 
-    def read_unseen(self) -> None:
-        """Receive what has arrived so far, though the transport waits for more."""
+    def note_progress(self) -> None:
+        """Receive what has arrived so far, though the transport waits for more, and note which bytes have left."""
         self._transport.read_unseen()
+        queue, unsent = self._queue, self._transport.unsent_bytes()
+        if unsent is not None:
+            queue.acknowledged_bytes = max(queue.acknowledged_bytes, queue.sent_bytes - unsent)
 
     # ---- the handshake ---------------------------------------------------------------------------------------
 
@@ -179,6 +183,7 @@ class RequestPipeline:
         deadline = max((self._clock(), *before)) + limit_s
         queue.requests += 1
         pending = InFlightRequest(queue.requests, (), None, request, request.size, deadline, limit_s, queue)
+        pending.end = 0
         pending.add_done_callback(partial(self._advance_handshake, pending))
         if self._encode(pending):
             if pending.reply is not None:
@@ -206,7 +211,7 @@ class RequestPipeline:
             if pending.request is not None and not self._encode(pending):
                 continue
             size += pending.size
-            pending.sent = True
+            pending.sent, pending.end = True, queue.sent_bytes + size
             if pending.observation is not None:
                 pending.observation.sent_bytes = sum(map(len, pending.buffers))
             burst += pending.buffers
@@ -286,7 +291,8 @@ class RequestPipeline:
 
     def _decode(self, data: memoryview, may_leave: bool) -> int:
         """Feed received bytes to the responses they belong to. Return how many."""
-        awaiting, received = self._queue.awaiting, len(data)
+        queue, received = self._queue, len(data)
+        awaiting = queue.awaiting
         while data and self._open:  # a callback may close it
             if not awaiting:
                 raise RemoteProtocolError(f"received {len(data)} bytes with no request outstanding")
@@ -315,6 +321,8 @@ class RequestPipeline:
                 failed = error
             awaiting.popleft()
             self.answered = True
+            queue.answered_at = self._clock() if awaiting else -math.inf
+            queue.acknowledged_bytes = max(queue.acknowledged_bytes, pending.end)
             if (bug := pending.resolve(value, failed)) is not None:
                 self._callback_failed(bug)
         return received - len(data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
@@ -103,9 +104,14 @@ class InFlightRequest(Generic[T]):
         deadline: When it fails, by the loop's clock (s).
         limit_s: Seconds from its submission to its deadline; grows with it.
         queue: That of its connection.
+
+    Attributes:
+        end: What `sent_bytes` of the queue was with its last byte, sys.maxsize before it is sent: what leaves behind it
+            says nothing about it. 0 for a request of a handshake.
     """
 
     __slots__ = (
+        "_acknowledged",
         "_callbacks",
         "_error",
         "_extension_s",
@@ -117,6 +123,7 @@ class InFlightRequest(Generic[T]):
         "buffers",
         "deadline",
         "done",
+        "end",
         "limit_s",
         "number",
         "observation",
@@ -140,8 +147,9 @@ class InFlightRequest(Generic[T]):
         self.number, self.buffers, self.reply, self.request = number, buffers, reply, request
         self.size, self.deadline, self.limit_s = size, deadline, limit_s
         self._queue, self._loop = queue, queue.loop
-        self._extension_s, self._extensions, self._received = limit_s * EXTENSION, 0, queue.received_bytes
-        self.sent = False
+        self._extension_s, self._extensions = limit_s * EXTENSION, 0
+        self._received, self._acknowledged = queue.received_bytes, queue.acknowledged_bytes
+        self.sent, self.end = False, sys.maxsize
         self.done = False
         self.observation: RequestObservation | None = None
         self._callbacks: tuple[Callable[[], None], ...] = ()
@@ -193,19 +201,25 @@ class InFlightRequest(Generic[T]):
         return self._queue.withdraw(self)
 
     def extend(self, now: float, *, paused: bool = False) -> bool:
-        """Move the deadline, which has passed, while responses arrive: this one, or those before it, may be large, and
-        the line slow. Return False, and do nothing, if they have ceased to, or the request has waited long enough.
+        """Move the deadline, which has passed, while something moves: its bytes leave, requests before it are answered,
+        or responses arrive. They may be large, the line slow, or the broker busy. Return False, and do nothing, if all
+        of that has ceased, or the request has waited long enough.
 
         Args:
             now: The loop's clock (s).
-            paused: The broker has asked for a pause, in which none arrives.
+            paused: The broker has asked for a pause, in which nothing moves.
         """
-        queue = self._queue
-        too_few = queue.received_bytes - self._received < MIN_BYTES_PER_S * self._extension_s
-        ceased = queue.received_at <= now - self._extension_s  # many may have come in the time limit before
-        if ((too_few or ceased) and not paused) or self._extensions == MAX_EXTENSIONS:
+        queue, enough = self._queue, MIN_BYTES_PER_S * self._extension_s
+        latest = now - self._extension_s  # many may have come in the time limit before
+        moves = (
+            queue.answered_at > latest
+            or (queue.received_at > latest and queue.received_bytes - self._received >= enough)
+            or min(queue.acknowledged_bytes, self.end) - self._acknowledged >= enough
+        )
+        if not (moves or paused) or self._extensions == MAX_EXTENSIONS:
             return False
-        self._extensions, self._received = self._extensions + 1, queue.received_bytes
+        self._extensions += 1
+        self._received, self._acknowledged = queue.received_bytes, queue.acknowledged_bytes
         self.limit_s += self._extension_s
         self.deadline = now + self._extension_s
         return True
@@ -246,13 +260,15 @@ class RequestQueue:
         loop: The running loop of asyncio, if known: waiting for a result takes 3 us less with it.
         requests: How many there have been, those of handshakes included.
         sent_bytes, received_bytes: Bytes of requests and of responses; the former without those of handshakes.
+        acknowledged_bytes: Those of the sent ones that the peer's system has, as far as known.
         received_at: When the latest of them arrived that left others to wait for, by the loop's clock (s).
+        answered_at: When the latest response was whole (s), if it left others to wait for; else -infinity.
     """
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.requests = self.sent_bytes = self.received_bytes = 0
-        self.received_at = -math.inf
+        self.requests = self.sent_bytes = self.received_bytes = self.acknowledged_bytes = 0
+        self.received_at = self.answered_at = -math.inf
         self.queued: deque[InFlightRequest[Any]] = deque()
         self.queued_bytes = 0
         self.awaiting: deque[InFlightRequest[Any]] = deque()

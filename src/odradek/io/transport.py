@@ -15,6 +15,7 @@ import mmap
 import os
 import socket
 import ssl
+import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -105,6 +106,10 @@ class Transport(Protocol):
 
     def read_unseen(self) -> None:
         """Pass on bytes that have arrived and of which the event loop was not told yet (see ReceiveBuffer)."""
+        ...
+
+    def unsent_bytes(self) -> int | None:
+        """Return how many bytes of bursts the peer's system has not acknowledged; None if that is not known."""
         ...
 
     def abort(self) -> None:
@@ -224,6 +229,10 @@ class AsyncioTransport(asyncio.BufferedProtocol):
         if self._received.has_unseen:
             self._read_the_rest()
 
+    def unsent_bytes(self) -> int | None:
+        unsent = _unacknowledged(self._transport.get_extra_info("socket"))
+        return None if unsent is None else self._transport.get_write_buffer_size() + unsent
+
     def abort(self) -> None:
         self._handler = None
         self._transport.abort()
@@ -338,6 +347,9 @@ class StreamTransport:
     def read_unseen(self) -> None:
         pass
 
+    def unsent_bytes(self) -> int | None:
+        return None
+
     def abort(self) -> None:
         self._handler = None
         self._scope.cancel()
@@ -410,6 +422,10 @@ class TrioTransport(StreamTransport):
             while self._handler is not None and self._received.has_unseen and self._receive_now():
                 pass
 
+    def unsent_bytes(self) -> int | None:
+        unsent = _unacknowledged(self._socket)
+        return None if unsent is None else sum(map(len, self._rest)) + unsent
+
     def _write_pending(self) -> None:
         """Send what the socket accepts now."""
         try:
@@ -457,6 +473,18 @@ class TrioTransport(StreamTransport):
             return False
         self._received.pass_on(self._handler, size)
         return True
+
+
+def _unacknowledged(connected: socket.socket) -> int | None:
+    """Return how many bytes the kernel keeps for a socket until the peer's has acknowledged them (SIOCOUTQ, tcp(7));
+    None where it does not say."""
+    try:
+        from fcntl import ioctl
+        from termios import TIOCOUTQ
+
+        return int.from_bytes(ioctl(connected.fileno(), TIOCOUTQ, bytes(4)), sys.byteorder)
+    except (ImportError, OSError, ValueError):  # another system, or a socket that is closed
+        return None
 
 
 def on_asyncio() -> bool:
