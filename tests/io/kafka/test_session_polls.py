@@ -432,10 +432,10 @@ async def test_from_2_8_to_3_0_a_poll_makes_sure_of_the_topics_of_all_its_partit
         client._topics = TopicCheck(Metadata(topic_response("t", 1, 1, topic_id=TOPIC_ID)))
         polls = Polls(client)
         await polls.open()
-        sure_at = [decoder_of(fetch).sure_at for fetch in polls.fetches]
+        sure_until = [decoder_of(fetch).sure_until for fetch in polls.fetches]
         assert await polls.poll() == []
-        for fetch, before in zip(polls.fetches, sure_at, strict=True):
-            assert decoder_of(fetch).sure_at > before and decoder_of(fetch).unanswered_since == -math.inf
+        for fetch, before in zip(polls.fetches, sure_until, strict=True):
+            assert decoder_of(fetch).sure_until > before and decoder_of(fetch).unanswered_since == -math.inf
 
 
 async def test_from_2_8_to_3_0_metadata_from_before_a_decoder_was_made_is_not_enough_for_its_first_fetch() -> None:

@@ -44,9 +44,9 @@ class KafkaLogDecoder(RecordDecoder):
         else 0 (bytes). Brokers before 0.10.1 return no more of it than they are asked for."""
         self.checked_epoch = -1
         """The epoch of the leader whose log was found to have everything read so far."""
-        self.sure_at = self.unanswered_since = -math.inf
-        """When the last fetch was sent that was answered without an error, and one that was not, or when a client made
-        this decoder (see `TopicCheck`)."""
+        self.sure_until = self.unanswered_since = -math.inf
+        """Until when the last answer without an error is sure of the topic; when a fetch was sent that was not answered
+        so, or a client made this decoder (see `TopicCheck`)."""
         self._epochs = epochs
         super().__init__(partition, position, options, committed_epoch)
 

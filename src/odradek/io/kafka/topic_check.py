@@ -2,8 +2,8 @@
 
 Such a fetch reaches whichever log has the name: when a topic was deleted and made again, it would go on at the old
 position in the new log. So before a fetch that cannot be sure of its topic, such as the first one of a decoder, the
-metadata is read. It can be sure as long as the broker answers without a pause, since deleting a topic ends every fetch
-of it with an error.
+metadata is read. It can be sure as long as one fetch follows the other without a pause, since deleting a topic ends
+every fetch of it with an error.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ __all__ = ["TopicCheck"]
 SURE_S = 2.0
 """Time after a fetch was sent that was answered, within which the topic is taken to be the same (s): longer than a long
 poll."""
+
+PAUSE_S = 0.5
+"""Time after an answer, or a read of the metadata, within which the topic is taken to be the same although nothing asks
+for it (s): polls of 10,000 partitions are so far apart. Deleting a topic and making it again takes 0.09 s at least."""
 
 
 class Metadata(Protocol):
@@ -79,16 +83,18 @@ class TopicCheck:
         """Note which fetches were answered without an error. When the broker did is not known: if the event loop was
         blocked meanwhile, the answer may be old. It is sure of the time at which the fetch was sent."""
         if versions.needs_topic_check:
+            now = anyio.current_time()
             for fetch in fetches:
                 if fetch.error is None:
                     decoder = decoder_of(fetch)
-                    decoder.sure_at, decoder.unanswered_since = decoder.unanswered_since, -math.inf
+                    decoder.sure_until = min(now + PAUSE_S, decoder.unanswered_since + SURE_S)
+                    decoder.unanswered_since = -math.inf
 
     def _may_be_old(self, decoders: Sequence[KafkaLogDecoder], now: float) -> bool:
         """Return True if a topic may have been made again since the metadata was read."""
         read_at = self._metadata.read_at
-        seen_at = max(read_at, min(each.sure_at for each in decoders))
-        return seen_at < now - SURE_S or read_at <= max(each.unanswered_since for each in decoders)
+        sure_until = max(read_at + PAUSE_S, min(each.sure_until for each in decoders))
+        return sure_until < now or read_at <= max(each.unanswered_since for each in decoders)
 
     def _is_current(self, fetch: PartitionFetch) -> bool:
         decoder, table = decoder_of(fetch), self._metadata.table.state
