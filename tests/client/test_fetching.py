@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import anyio.lowlevel
 import pytest
 
-from odradek.client.consumer import fetch_settings
+from odradek.client.consumer import broker_fetcher, fetch_settings
 from odradek.client.options import Tuning
 from odradek.core.backoff import Backoff
 from odradek.core.interfaces import LogDecoder, PartitionFetch
-from odradek.errors import Unreachable
+from odradek.errors import BrokerError, Unreachable
 from odradek.testing import MemoryCluster
 from odradek.testing.memory.broker import MemoryBrokerClient
-from odradek.types import LATEST, KiB, TopicPartition
+from odradek.types import EARLIEST, LATEST, KiB, Position, TopicPartition
 
 from ..payloads import payload
 from .one_member import consuming, make_cluster, numbered, tp, until
-from .reading import held, reading, values_of
+from .reading import held, next_values, reading, values_of
 
 pytestmark = pytest.mark.anyio
 
@@ -103,6 +104,27 @@ async def test_a_loss_that_both_fetches_meet_is_logged_once(caplog: pytest.LogCa
         await until(lambda: "Connection refused" in caplog.text)
         assert len(await values_of(reader)) == 2000 - 1
     assert caplog.text.count("; retrying") == caplog.text.count("Connection refused") == 1
+
+
+@pytest.mark.parametrize("operation", ["fetch", "positions"])
+async def test_an_error_of_all_partitions_of_a_broker_is_logged_once(
+    operation: Literal["fetch", "positions"], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(broker_fetcher, "TOGETHER_S", 0.05)
+    cluster = make_cluster(*[1] * 200)
+    error = BrokerError(6, "NOT_LEADER_OR_FOLLOWER", retriable=True, refresh_metadata=True)
+    async with reading(cluster, tuning=Tuning(backoff=QUICK)) as reader:
+        cluster.fail(operation, error, times=200)
+        for number in range(200):
+            reader.seek(tp(number), Position(0) if operation == "fetch" else EARLIEST)
+        assert len(await next_values(reader, 200)) == 200
+        await until(lambda: "; retrying" in caplog.text)
+    assert caplog.text.count("NOT_LEADER_OR_FOLLOWER") == 1
+    assert re.search(
+        r"t/\d+: .*NOT_LEADER_OR_FOLLOWER \(code 6\); retrying; 199 more with the same error: (t/\d+, ){3}\.\.\.$",
+        caplog.text,
+        re.MULTILINE,
+    )
 
 
 async def test_a_broker_that_leaves_while_fetches_are_in_flight() -> None:

@@ -52,6 +52,10 @@ INLINE_DECODED_BYTES = 256 << 10
 THREAD_DECOMPRESS_BYTES = 64 << 10
 """This many compressed bytes are worth a thread hop: those of several partitions share one up to here."""
 
+TOGETHER_S = 0.5
+"""Passing errors of partitions that come within this time after the first one with the same cause are one line in the
+log (s): when a broker is fenced, or starts, all of its partitions have one."""
+
 
 class FetcherHost(Protocol):
     """The fetcher, as its broker fetchers see it."""
@@ -118,6 +122,7 @@ class BrokerFetcher:
         self.fetches = self.fetched_bytes = 0
         self._host = host
         self._last_poll: object = None
+        self._retried: dict[str, list[TopicPartition]] = {}  # cause -> partitions after the first one
         self._work, self._polls, self._resolve, self._space = Notifier(), Notifier(), Notifier(), Notifier()
         callbacks = SchedulerCallbacks(self._on_work, self._resolve.notify, self._space.notify, host.available.notify)
         self.scheduler = FetchScheduler(host.budget, host.settings.policy, callbacks)
@@ -291,9 +296,26 @@ class BrokerFetcher:
         if isinstance(error, OffsetOutOfRange) and (cursor.state is CursorState.RESOLVING or cursor.at_end):
             self._host.on_out_of_range(cursor, error)
         elif cursor.state is CursorState.BACKING_OFF and cursor.attempts == 1:
-            log.warning("%s: %s; retrying", cursor.partition, error)
+            self._warn_of_retry(cursor.partition, error, str(error))
         if error.refresh_metadata:
             self._host.refresh_metadata(cursor.partition)
+
+    def _warn_of_retry(self, partition: TopicPartition, error: OdradekError, text: str) -> None:
+        cause = error.name if isinstance(error, BrokerError) else text
+        if (others := self._retried.get(cause)) is None:
+            self._retried[cause] = []
+            self._host.spawn(self._log_retry, cause, f"{partition}: {text}")
+        else:
+            others.append(partition)
+
+    async def _log_retry(self, cause: str, text: str) -> None:
+        try:
+            await anyio.sleep(TOGETHER_S)
+        finally:
+            others = self._retried.pop(cause)
+            names = ", ".join(map(str, others[:3])) + (", ..." if len(others) > 3 else "")
+            also = f"; {len(others)} more with the same error: {names}" if others else ""
+            log.warning("%s; retrying%s", text, also)
 
     # ---- positions ----
 
@@ -354,7 +376,7 @@ class BrokerFetcher:
             self._host.refresh_metadata(cursor.partition)
         if error.retriable:
             if not cursor.attempts:
-                log.warning("%s: cannot resolve %r: %s; retrying", cursor.partition, cursor.start, error)
+                self._warn_of_retry(cursor.partition, error, f"cannot resolve {cursor.start!r}: {error}")
             self.scheduler.retry_resolving(cursor, anyio.current_time(), random())
         else:
             cursor.fail(error)
