@@ -72,6 +72,24 @@ async def test_what_was_read_before_the_topic_was_deleted_is_read_on(monkeypatch
         await until(lambda: driver.metadata.table.partitions("new"))
 
 
+async def test_a_topic_that_is_deleted_is_looked_for_at_once_although_another_one_has_been_missing_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    peer = Cluster()
+    peer.topics = (TOPIC, NEW)
+    start: Any = {od.TopicPartition("new", 0): od.Position(0)}
+    async with opened(peer, monkeypatch) as driver:
+        k, table = od.Cluster(driver, od.Tuning()), driver.metadata
+        async with k.reader("missing"), k.reader(start):
+            table._problem_since -= 1000
+            peer.topics = (TOPIC, topic_response("new", 1))
+            await table.refresh()
+            assert table._due_at() - table.read_at == metadata.MISSING_S
+            peer.topics = (TOPIC,)
+            await table.refresh()
+            assert table._due_at() - table.read_at < 1
+
+
 async def test_a_producer_looks_for_the_topics_of_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = Cluster()
     async with opened(peer, monkeypatch) as driver, purged_producer(driver) as producer:

@@ -127,7 +127,8 @@ class KafkaMetadata:
         self._changed, self._asked = Notifier(), Notifier()
         self._next = _Read()
         self._failures = 0
-        self._problem_reads = 0  # in a row that left a topic with a problem
+        self._problems: set[str] = set()  # topics that the last read has left with a problem
+        self._problem_reads = 0  # in a row since the latest of them has one
         self._problem_since = -math.inf
         self._read_at = -math.inf
         self._closed: Exception | None = None
@@ -178,8 +179,6 @@ class KafkaMetadata:
         # The table may have it from an answer about all topics, such as the first one of a broker before 0.10. It is
         # used from now on, so that it has to be read again while it has no leader.
         is_new = name not in self._topics
-        if is_new:
-            self._problem_reads = 0
         self._topics[name] = math.inf
         described = self._table.state.topics.get(name)
         if described is not None and described.partitions and not (is_new and self._table.has_problem(name)):
@@ -367,9 +366,10 @@ class KafkaMetadata:
     def _note_problems(self) -> None:
         """Count reads that leave a topic with a problem, and forget topics that do not exist and that no caller has
         needed for a time."""
-        if not self._problem_reads:
-            self._problem_since = self._read_at
-        self._problem_reads = self._problem_reads + 1 if any(map(self._table.has_problem, self._topics)) else 0
+        before, self._problems = self._problems, set(filter(self._table.has_problem, self._topics))
+        if not self._problems <= before:
+            self._problem_reads, self._problem_since = 0, self._read_at
+        self._problem_reads += 1
         missing, now = list(filter(self._table.is_missing, self._topics)), anyio.current_time()
         needed = {topic for topics in self._needed for topic in topics()} if missing else ()
         for topic in missing:
