@@ -131,6 +131,24 @@ def test_a_query_that_has_read_an_open_transaction_waits_for_its_end_when_it_is_
     assert committed.latestOffset(reached, ReadAllAvailable()) == reached
 
 
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_an_end_behind_open_transactions_is_refused_and_the_error_names_the_last_stable_offset(
+    odradek_kafka: KafkaBroker, topic: str, fail: str
+) -> None:
+    foreign.write_transactions(odradek_kafka, topic)  # the last stable offset is 5, and the log ends at 6
+    reader = batch(
+        odradek_kafka,
+        assign=json.dumps({topic: [0]}),
+        endingOffsets=json.dumps({topic: {"0": 6}}),
+        kafka_isolation_level="read_committed",
+        failOnDataLoss=fail,
+    )
+    with pytest.raises(
+        ConfigError, match=f"endingOffsets: {topic}/0 is to end at 6, but transactions are open from 5 "
+    ):
+        reader.partitions()
+
+
 def test_a_range_reports_what_it_gave_even_if_that_is_nothing(odradek_kafka: KafkaBroker, topic: str) -> None:
     foreign.write_transactions(odradek_kafka, topic)  # 0 committed, 1 its marker, 2 aborted, 3 its marker, 4 plain
     reader = batch(

@@ -68,6 +68,15 @@ def plan_all(logs: LogCatalog, request: ReadRequest) -> list[TaskPlan]:
     for partition, last in end.items():
         if (first := start[partition]) > last:  # which is an error of Spark's own source, too
             raise ConfigError(f"{partition}: starts at {first}, but ends at {last}: nothing is between them")
+    late = [partition for partition, last in end.items() if last > max(start[partition], current[partition].latest)]
+    for partition, log in sorted(logs.uncommitted(late).items()):
+        if (last := end[partition]) <= log.latest:
+            raise ConfigError(
+                f"{request.names.end}: {partition} is to end at {last}, but transactions are open from "
+                f"{current[partition].latest} on, the last stable offset: read_committed ends there until they have "
+                f"ended. Query again then (`odradek transactions producers {partition} --open` shows them), end there, "
+                "or read uncommitted records, too"
+            )
     return plan(logs, request, start, end, current)
 
 
