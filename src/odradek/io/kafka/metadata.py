@@ -190,6 +190,8 @@ class KafkaMetadata:
                 await self._wait_until_created(name)
         described = self._table.state.topics.get(name)
         if described is not None and described.error_code and described.error_code not in CREATION_CODES:
+            if is_new:
+                self._topics.pop(name, None)  # the next use is the first one, and has the same error
             raise broker_error(described.error_code, f"Metadata of topic {name!r}")
         return self._table
 
