@@ -250,6 +250,23 @@ async def test_a_member_joins_gets_its_positions_and_leaves(monkeypatch: pytest.
     assert left.members[0].member_id == "m0"
 
 
+async def test_a_leader_that_may_not_read_a_topic_fails_and_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or all other members would wait for its assignment until its session has timed out."""
+    peer = Coordinator()
+    refused = metadata_response(topic_response("t", error=ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    peer.answers[MetadataRequest] = lambda request, version: refused
+    async with driver_at(peer, monkeypatch) as driver:
+        member = driver.membership(Subscription("g", {"t": 1}))
+        with anyio.fail_after(10):
+            with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+                await member.run(Listener())
+            await anyio.wait_all_tasks_blocked()
+            assert not peer.of(LeaveGroupRequest), "what was read before is yet to be committed"
+            await member.leave()
+    assert [left.members[0].member_id for left in peer.of(LeaveGroupRequest)] == ["m0"]
+    assert not peer.of(SyncGroupRequest)
+
+
 async def test_a_coordinator_is_found_after_the_cluster_has_sent_the_client_back_to_the_beginning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

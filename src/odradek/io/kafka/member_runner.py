@@ -231,9 +231,10 @@ class MemberRunner:
             now = anyio.current_time()
             if self._leaving:
                 self._begin_to_leave()
-            for effect in self.member.poll(now):
-                self._begin(effect, tasks)
-            if self.member.has_ended or self._error is not None:
+            if self._leaving or self._error is None:  # a member that has failed leaves when it is told to
+                for effect in self.member.poll(now):
+                    self._begin(effect, tasks)
+            if self.member.has_ended:
                 return
             self._report_to_thread()
             wake_at = self.member.tick(now)
