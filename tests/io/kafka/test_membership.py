@@ -267,6 +267,14 @@ async def test_a_leader_that_may_not_read_a_topic_fails_and_leaves(monkeypatch: 
     assert not peer.of(SyncGroupRequest)
 
 
+@pytest.mark.parametrize("name", ["..", "a/b", "bad name", "x" * 250])
+async def test_a_name_that_no_topic_can_have_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where brokers assign, a member would wait for a topic of this name for ever."""
+    async with driver_at(Coordinator(), monkeypatch) as driver:
+        with pytest.raises(ConfigError, match="a name has 1 to 249 of the characters"):
+            Consumer(driver, ["t", name], group="g")
+
+
 async def test_a_coordinator_is_found_after_the_cluster_has_sent_the_client_back_to_the_beginning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

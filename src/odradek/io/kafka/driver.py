@@ -18,7 +18,7 @@ from odradek.core.kafka.leader_epochs import LeaderEpochs
 from odradek.core.kafka.routing import KafkaRoutingTable
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.core.observer_calls import ObserverCalls
-from odradek.errors import Closed, MessageTooLarge, Rejected, Unsupported, UsageError
+from odradek.errors import Closed, ConfigError, MessageTooLarge, Rejected, Unsupported, UsageError
 from odradek.io.connection import ConnectionOptions
 from odradek.io.gather import background_tasks, gather
 from odradek.io.kafka.broker_client import BrokerClientSettings, KafkaBrokerClient
@@ -348,8 +348,8 @@ class KafkaDriver:
             raise Unsupported("a header", "Kafka 0.11")
         if record.timestamp is not None and not known.all_have(lambda v: v.has_timestamps):
             raise Unsupported("a timestamp", "Kafka 0.10")
-        if not TOPIC_NAME.fullmatch(topic) or topic in (".", ".."):
-            raise Rejected([record], f"topic {topic!r}: a name has 1 to 249 of the characters a-z A-Z 0-9 . _ -")
+        if refusal := _refusal_of(topic):
+            raise Rejected([record], refusal)
         if (size := self.record_size(record)) > max_message_bytes:
             too_large = MessageTooLarge(topic, -1, size, max_message_bytes, "max_message_bytes")
             raise Rejected([record], str(too_large)) from too_large
@@ -367,13 +367,16 @@ class KafkaDriver:
 
         Raises:
             Unsupported, ConfigError: See `group_protocol`: raised here if a broker was met already, else by `run`.
-            ConfigError: It names an unknown assignor.
+            ConfigError: It names an unknown assignor, or no topic can have a name of it: where brokers assign, they
+                take such a name for that of a topic to come.
         """
         from odradek.core.kafka.group_protocol import group_protocol
         from odradek.io.kafka.group_topics import GroupTopics
         from odradek.io.kafka.member_runner import MemberRunner
         from odradek.io.kafka.membership import KafkaMembership
 
+        for refusal in filter(None, map(_refusal_of, subscription.topics or ())):
+            raise ConfigError(refusal)
         settings = self._member_settings(subscription)
         if (oldest := self.connections.known.oldest()) is not None:
             group_protocol(subscription, settings, oldest)
@@ -484,3 +487,10 @@ def _or_default(security: Security | None) -> Security:
     from odradek.io.security import Security
 
     return security or Security()
+
+
+def _refusal_of(topic: str) -> str:
+    """Return why no topic can have this name; an empty text if one can."""
+    if TOPIC_NAME.fullmatch(topic) and topic not in (".", ".."):
+        return ""
+    return f"topic {topic!r}: a name has 1 to 249 of the characters a-z A-Z 0-9 . _ -"
