@@ -614,3 +614,9 @@ def test_log_files_of_other_programs_are_no_segments(tmp_path: Path) -> None:
     (log_dir / "orders-0" / "server.log").write_text("started")
     with pytest.raises(ConfigError, match=r"server\.log: a segment is named after its start position"):
         segments.open(log_dir / "orders-0")
+
+
+def test_batches_that_grow_much_are_decompressed_some_at_a_time(tmp_path: Path) -> None:
+    data = b"".join(encode_batch([bytes(40 << 20)], base_offset=n, compression=CompressionType.ZSTD) for n in range(5))
+    log = opened(write_log(tmp_path / "t-0", {0: data}))
+    assert [[record.position for record in rows] for rows in log.batches()] == [[0, 1], [2, 3], [4]]

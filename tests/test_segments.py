@@ -402,3 +402,9 @@ def test_iterating_over_a_log_yields_batches(tmp_path: Path) -> None:
     log = segments.open(write(tmp_path / "t-0", FIRST))
     assert [type(batch) for batch in log] == [Batch]
     assert (log.start, log.end, log.size) == (0, 26, 26)
+
+
+def test_wrappers_that_grow_much_are_decompressed_some_at_a_time(tmp_path: Path) -> None:
+    wrapper = encode_set([bytes(40 << 20)], CompressionType.GZIP)
+    log = segments.open(write(tmp_path / "t-0", wrapper * 5))
+    assert [[record.position // len(wrapper) for record in rows] for rows in log.batches()] == [[0, 1], [2, 3], [4]]

@@ -63,7 +63,7 @@ def test_a_run_of_them_has_the_rows_of_the_same_batches_without_compression(
     end, behind, decompressed, taken = run(data, first=first)
     _, expected, _, plain_rows = run(same, first=first)
     assert (end, behind, taken) == (len(data), expected, plain_rows)
-    sizes = [len(encode_batch(values)) - HEADER_BYTES for values, compressed in each if compressed]
+    sizes = [len(encode_batch(v)) - HEADER_BYTES + ROW_BYTES * len(v) for v, compressed in each if compressed]
     assert decompressed == sum(sizes)
     assert COMPILED.check_batches(data, 0, len(data), NO_LIMIT, LIMIT, False) == (end, behind)
 
@@ -82,8 +82,16 @@ def test_they_end_a_run_that_may_not_decompress_and_any_run_of_the_pure_engine(c
 def test_their_limit_counts_each_record(compression: CompressionType) -> None:
     data = encode_batch(VALUES, compression=compression)
     limit = BODY_BYTES + ROW_BYTES * len(VALUES)
-    assert run(data, limit)[:3] == (len(data), 3, BODY_BYTES)
+    assert run(data, limit)[:3] == (len(data), 3, limit)
     assert run(data, limit - 1)[:3] == (0, NONE, 0)
+
+
+@pytest.mark.parametrize("compression", IN_RUNS)
+def test_their_limit_is_that_of_all_in_a_run(compression: CompressionType) -> None:
+    data = encode_batch(VALUES, compression=compression)
+    size = BODY_BYTES + ROW_BYTES * len(VALUES)
+    assert run(data * 3, 3 * size)[:3] == (3 * len(data), 3, 3 * size)
+    assert run(data * 3, 3 * size - 1)[:3] == (2 * len(data), 3, 2 * size)
 
 
 @pytest.mark.parametrize("engine", [PURE, COMPILED])
@@ -147,7 +155,7 @@ def test_records_that_are_damaged_inside_end_the_run_without_a_row_of_their_batc
     for damaged in (body[:-1], body + b"\0", b"\x7f" + body[1:]):
         data = first + with_body(encode_batch([b"a", b"b"]), bytes(compress(compression, damaged)), compression)
         end, _, decompressed, rows = run(data)
-        assert (end, decompressed) == (len(first), len(encode_batch([b"whole"])) - HEADER_BYTES)
+        assert (end, decompressed) == (len(first), len(encode_batch([b"whole"])) - HEADER_BYTES + ROW_BYTES)
         assert rows == run(first)[3]
 
 

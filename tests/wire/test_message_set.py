@@ -539,6 +539,24 @@ def test_the_bound_covers_all_levels_of_one_wrapper_together(wrapper: MakeWrappe
     assert "grows beyond" in str(decode(wrapper(GZIP, part * 3), options=options).error)
 
 
+@pytest.mark.parametrize("size", [7, 1 << 20])
+@pytest.mark.parametrize("defer", [False, True])
+@pytest.mark.parametrize("corrupt", ["fail", "skip"])
+def test_all_wrappers_of_a_fetch_have_one_bound_and_the_rest_is_fetched_again(
+    corrupt: str, defer: bool, size: int
+) -> None:
+    options = DecoderOptions(max_decompressed_bytes=10_000, defer_decompression=defer, corrupt=corrupt)
+    data = encode_set([bytes(4000)], GZIP) * 5 + encode_set([b"x"])
+    fed, counts = decoder(options), list[int]()
+    while fed.fetch_position < len(data):
+        for at in range(fed.fetch_position, len(data), size):
+            fed.feed(memoryview(data)[at : at + size])
+        fed.decompress_deferred()
+        assert fed.pending_bytes < 15_000 and fed.error is None
+        counts.append(len(fed.take()))
+    assert (counts, fed.position) == ([3, 3], len(data))
+
+
 def test_messages_without_payload_are_bounded_too(decode: Decode) -> None:
     """A row costs memory even when its payload does not."""
     bomb = encode_set([b""] * 200_000, GZIP)

@@ -104,7 +104,7 @@ impl RecordBuilder {
     }
 
     /// A run of whole batches of magic 2 without damage, which are not compressed or may be decompressed here. Gives the
-    /// index behind it, the highest offset behind a batch, and the sum of what was decompressed (bytes).
+    /// index behind it, the highest offset behind a batch, and what counts for `max_decompressed` (bytes).
     pub fn decode_batches(
         &mut self,
         data: &[u8],
@@ -129,10 +129,14 @@ impl RecordBuilder {
             let records = data.get(at.saturating_add(BATCH_HEADER_BYTES)..end).unwrap_or_default();
             let body = match compression {
                 None => records,
-                Some(compression) => match decompressor.content(compression, records, limits.max_body(batch.count)) {
-                    Some(body) => body,
-                    None => break,
-                },
+                Some(compression) => {
+                    let most =
+                        limits.max_decompressed.saturating_sub(row_bytes(batch.count)).saturating_sub(decompressed);
+                    match decompressor.content(compression, records, most) {
+                        Some(body) => body,
+                        None => break,
+                    }
+                }
             };
             if at == start {
                 self.reserve_alike(batch, body.len(), data.len().saturating_sub(at), end.saturating_sub(at), limits)?;
@@ -144,7 +148,9 @@ impl RecordBuilder {
             }
             at = end;
             behind = behind.max(batch.end());
-            decompressed = decompressed.saturating_add(if compression.is_some() { body.len() } else { 0 });
+            if compression.is_some() {
+                decompressed = decompressed.saturating_add(body.len()).saturating_add(row_bytes(batch.count));
+            }
         }
         Ok((at, behind, decompressed))
     }
@@ -182,7 +188,7 @@ pub fn check_batches(data: &[u8], start: usize, limits: BatchLimits) -> (usize, 
 pub struct BatchLimits {
     /// Maximum size of a whole entry (bytes).
     pub max_entry: i64,
-    /// Maximum size of a batch when decompressed, `ROW_BYTES` for each record included; 0: none that is compressed.
+    /// Maximum size of all batches that are decompressed, `ROW_BYTES` for each of their records included; 0: none is.
     pub max_decompressed: usize,
     /// Batches of transactions, too: all are delivered.
     pub transactional: bool,
@@ -194,11 +200,11 @@ impl BatchLimits {
     /// No limits; no batches that are compressed or of a transaction.
     pub const PLAIN: Self =
         BatchLimits { max_entry: crate::NO_LIMIT, max_decompressed: 0, transactional: false, checked: false };
+}
 
-    /// Maximum bytes of so many records.
-    fn max_body(self, count: i64) -> usize {
-        self.max_decompressed.saturating_sub(usize::try_from(count).unwrap_or(0).saturating_mul(ROW_BYTES))
-    }
+/// What so many records count beyond their own bytes.
+fn row_bytes(count: i64) -> usize {
+    usize::try_from(count).unwrap_or(0).saturating_mul(ROW_BYTES)
 }
 
 /// Bytes that a record counts beyond its own: about those of its row in the columns.

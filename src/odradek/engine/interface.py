@@ -215,14 +215,14 @@ class RecordBuilder(Protocol):
             stop: Index behind the last one.
             first_offset: Records with a lower offset are not appended.
             max_entry: Limit for a whole entry (bytes).
-            max_decompressed: Limit for the records of a compressed batch (bytes), of which each counts 64 more; 0: it
-                ends the run.
+            max_decompressed: Limit for the records of all compressed batches together (bytes), of which each counts 64
+                more; 0: such a batch ends the run.
             transactional: Batches of transactions do not end it.
             checked: The CRCs are known to be right.
 
         Returns:
-            The index behind the last batch, the highest offset behind a batch (negative when there was none), and how
-            much compressed batches have decompressed to (bytes).
+            The index behind the last batch, the highest offset behind a batch (negative when there was none), and what
+            counts for `max_decompressed` (bytes).
         """
         ...
 

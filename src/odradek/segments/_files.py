@@ -51,10 +51,11 @@ class SegmentFile:
         file. Raises the decoder's error after the rows before it."""
         size = min(CHUNK_BYTES, max_bytes)
         with self.path.open("rb", buffering=0) as file:
-            file.seek(decoder.position - self.start)
-            left = min(until, self.end) - decoder.position
-            while left > 0 and decoder.error is None and (chunk := file.read(min(left, size))):
-                left -= len(chunk)
+            end = min(until, self.end)
+            while (left := end - decoder.fetch_position) > 0 and decoder.error is None:
+                file.seek(decoder.fetch_position - self.start)  # which may be in the chunk that was read last
+                if not (chunk := file.read(min(left, size))):
+                    break
                 decoder.feed(memoryview(chunk))
                 if decoder.pending_bytes + size > max_bytes:
                     yield decoder.take()

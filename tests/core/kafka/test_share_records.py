@@ -8,6 +8,7 @@ from odradek.core.interfaces import AckType, DecoderOptions
 from odradek.core.kafka.share_records import AcquiredPartition, AcquiredRows, decode_acquired
 from odradek.errors import CorruptMessage, RemoteProtocolError
 from odradek.types import Columns, TopicPartition
+from odradek.wire.compression import CompressionType
 from odradek.wire.kafka.messages.share_groups import AcknowledgementBatch, AcquiredRecords
 from odradek.wire.kafka.records.encode import encode_batch
 
@@ -20,7 +21,7 @@ def ranges(first: int = 10, last: int = 14, count: int = 1) -> list[AcquiredReco
 
 def rows(*offsets: int, error: CorruptMessage | None = None) -> AcquiredRows:
     columns = Columns([b"x"] * len(offsets), list(offsets), [offset + 1 for offset in offsets])
-    return AcquiredRows(columns, [1] * len(offsets), error)
+    return AcquiredRows(columns, [1] * len(offsets), error, is_whole=error is None)
 
 
 def holding(first: int = 10, last: int = 14, until: float = 30.0) -> AcquiredPartition:
@@ -161,3 +162,13 @@ def test_records_before_damage_are_returned_with_the_error() -> None:
     decoded = decode_acquired(WHERE, memoryview(data), ranges(10, 13), DecoderOptions())
     assert list(decoded.columns.positions) == [10, 11]
     assert isinstance(decoded.error, CorruptMessage) and decoded.error.position == 12
+
+
+def test_records_behind_all_that_may_be_decompressed_at_once_are_released() -> None:
+    data = b"".join(encode_batch([bytes(3000)], base_offset=n, compression=CompressionType.ZSTD) for n in range(10, 15))
+    acquired, options = ranges(10, 14), DecoderOptions(max_decompressed_bytes=5000)
+    decoded = decode_acquired(WHERE, memoryview(data), acquired, options)
+    held = AcquiredPartition()
+    held.acquire(acquired, decoded, 30)
+    assert list(decoded.columns.positions) == [10, 11]
+    assert sent(held) == [(12, 14, (2,))]

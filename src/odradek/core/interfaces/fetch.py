@@ -15,7 +15,8 @@ class DecoderOptions(NamedTuple):
 
     Args:
         max_message_bytes: A message (its whole entry) larger than this raises MessageTooLarge.
-        max_decompressed_bytes: Maximum size of one compressed wrapper when decompressed, all nesting levels together.
+        max_decompressed_bytes: Maximum size of one compressed entry when decompressed, all nesting levels together.
+            Once those that are not taken have reached it, nothing more is decoded: the next fetch begins there.
         corrupt: `fail` ends the partition with CorruptMessage; `skip` leaves the message out and reports it;
             `raw` hands the undecoded entry over as a record named in `Columns.corrupt`.
         defer_decompression: Leave compressed messages to `LogDecoder.decompress_deferred`.
@@ -72,7 +73,8 @@ class LogDecoder(Protocol):
         ...
 
     def decompress_deferred(self) -> None:
-        """Decode what was deferred: the same rows, positions and errors as without `defer_decompression`.
+        """Decode what was deferred: the same rows, positions and errors as without `defer_decompression`. What is
+        left when `max_decompressed_bytes` is reached is no longer kept: `fetch_position` moves back to it.
 
         Bad bytes do not raise; see `error`. Pure: may run in a thread, as long as no other task uses the decoder.
         """

@@ -49,11 +49,13 @@ class AcquiredRows:
         columns: The records, in order.
         delivery_counts: How often each was delivered, this time included.
         error: The reason why the records after these could not be decoded.
+        is_whole: False: there may be records after these.
     """
 
     columns: Columns
     delivery_counts: Sequence[int]
-    error: OdradekError | None = None
+    error: OdradekError | None
+    is_whole: bool
 
 
 def decode_acquired(
@@ -74,6 +76,7 @@ def decode_acquired(
     decoder = RecordDecoder(partition, Position(ranges[0].first_offset), options)
     decoder.start_response()
     decoder.feed(data)
+    is_whole = decoder.error is None and not decoder.is_full
     columns = decoder.take()
     counts: list[int] = []
     rows: list[int] = []
@@ -85,7 +88,7 @@ def decode_acquired(
         if current.first_offset <= offset <= current.last_offset:
             rows.append(row)
             counts.append(current.delivery_count)
-    return AcquiredRows(columns if len(rows) == len(columns) else columns.pick(rows), counts, decoder.error)
+    return AcquiredRows(columns if len(rows) == len(columns) else columns.pick(rows), counts, decoder.error, is_whole)
 
 
 def check_ranges(ranges: Iterable[AcquiredRecords], held: int = 0) -> None:
@@ -123,7 +126,7 @@ class AcquiredPartition:
         """Add the acquired ranges of a response.
 
         Offsets without a record (compacted away, or control records) are acknowledged as gaps. Those behind an error of
-        decoding are released, because their records are not known.
+        decoding, or behind all that may be decompressed at once, are released, because their records are not known.
 
         Args:
             ranges: As the broker sent them.
@@ -140,7 +143,7 @@ class AcquiredPartition:
             for offset in range(acquired.first_offset, acquired.last_offset + 1):
                 record = self._records[offset] = _Acquired(acquired.delivery_count, locked_until)
                 if offset not in exists:
-                    undecoded = rows.error is not None and offset > behind
+                    undecoded = not rows.is_whole and offset > behind
                     record.state = RecordState.WAITING
                     record.acknowledgement = AckType.RELEASE if undecoded else AckType.GAP
 

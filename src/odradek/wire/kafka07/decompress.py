@@ -26,7 +26,8 @@ class WrapperContents:
     """The messages of a wrapper, of all its levels, in order (specification.md 2.2).
 
     `values` has their payloads. `damaged` maps the numbers of rows that are raw entries instead to the reason. If the
-    rest of the wrapper cannot be decoded, the last row is the whole wrapper.
+    rest of the wrapper cannot be decoded, the last row is the whole wrapper. `size` is what counts for the limit
+    (bytes).
     """
 
     def __init__(self, wrapper: LogEntry, max_bytes: int) -> None:
@@ -41,6 +42,7 @@ class WrapperContents:
                 self._decode(*self._unfinished.pop())
         except CompressionError as error:
             self._add_damaged(wrapper, str(error))
+        self.size = max_bytes - self._left
 
     def _enter(self, wrapper: LogEntry) -> None:
         if len(self._unfinished) >= MAX_NESTING:

@@ -118,6 +118,9 @@ class MessageSetDecoder:
     `max_message_bytes` bounds level-one entries and is checked as soon as a length is there; what a wrapper holds is
     bounded by `max_decompressed_bytes`, in which each message also counts what its row takes (`wrappers.ROW_BYTES`).
 
+    All that was decompressed and is not taken is bounded, too: once it has reached that limit, the rest is ignored up
+    to the next `take`, and the next fetch begins there.
+
     With `corrupt="skip"` or `"raw"` decoding goes on behind a damaged entry of plausible length, on whichever level it
     stands. Damage that hides where the next entry starts, or a wrapper in a wrapper that cannot be opened, gives up the
     rest of the level-one wrapper (raw: it is handed over whole, behind what could be read of it). On level one a length
@@ -186,7 +189,7 @@ class MessageSetDecoder:
     def feed(self, data: memoryview) -> None:
         """Take the next bytes, of a buffer that may be used again afterwards. Never raises; what is fed after an error
         is ignored."""
-        if self._error is None:
+        if self._error is None and not self._full:
             if (end := self._fetch_position + len(data)) > MAX_POSITION:
                 self._error = RemoteProtocolError(
                     f"{self.partition}: the broker sent {len(data)} bytes from position {self.fetch_position} on: "
@@ -250,7 +253,8 @@ class MessageSetDecoder:
     def _begin_rows(self) -> None:
         self._first = self._at  # the position of the first of them, if there is one
         self._corrupt: dict[int, CorruptMessage] | None = None
-        self._decoded_bytes = 0
+        self._decoded_bytes = self._decompressed_bytes = 0
+        self._full = False  # nothing more is decoded before the next `take`
 
     @property
     def _tail_bytes(self) -> int:
@@ -263,6 +267,8 @@ class MessageSetDecoder:
             used = self._continue(data) if self._head else 0
             if self._deferred is not None:
                 self._defer(data[used:])
+            elif self._full:
+                self._fetch_position = Position(self._at)
             elif not self._head and used < len(data):
                 self._decode(data, used)
         except (CorruptMessage, MessageTooLarge) as error:
@@ -294,6 +300,9 @@ class MessageSetDecoder:
                 return
             self._add_entry(entry)
             start += size
+            if self._full:
+                self._fetch_position = Position(self._at)
+                return
         self._continue(data[start:])
 
     def _continue(self, data: memoryview) -> int:
@@ -364,6 +373,8 @@ class MessageSetDecoder:
             self._advance(entry.size)
         else:
             contents = WrapperContents(entry, self._options.max_decompressed_bytes)
+            self._decompressed_bytes += contents.size
+            self._full = self._decompressed_bytes >= self._options.max_decompressed_bytes
             if contents.damaged:
                 self._add_damaged(contents.values.tolist(), contents.damaged, entry.end)
             else:

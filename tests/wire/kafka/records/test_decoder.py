@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import pickle
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from zlib import crc32
 
 import pytest
@@ -488,6 +488,62 @@ def test_what_grows_beyond_the_limit_is_damage(compression: CompressionType) -> 
     rows = encode_message_set([b""] * 200, compression=GZIP)
     assert "grows beyond 10000 bytes" in str(read(rows, options=DecoderOptions(max_decompressed_bytes=10_000)).error)
     assert "grows beyond 5000 bytes" in str(read(batch(*[b""] * 200, compression=compression), options=options).error)
+
+
+def read_in_parts(data: bytes, decoder: RecordDecoder, size: int) -> list[list[int]]:
+    """Read a log as fetches do, each from `fetch_position` on: the offsets that each brings."""
+    parts = list[list[int]]()
+    while not parts or parts[-1]:
+        start = next((at for at in entry_starts(data) if next_offset(data, at) > decoder.fetch_position), len(data))
+        decoder.start_response()
+        for chunk in chunks(data[start:], range(size, len(data), size)):
+            decoder.feed(chunk)
+        decoder.decompress_deferred()
+        assert decoder.pending_bytes < 15_000
+        parts.append(list(decoder.take().positions))
+    return parts[:-1]
+
+
+def entry_starts(data: bytes) -> Iterator[int]:
+    at = 0
+    while at < len(data):
+        yield at
+        at += 12 + int.from_bytes(data[at + 8 : at + 12], "big")
+
+
+def next_offset(data: bytes, at: int) -> int:
+    return int.from_bytes(data[at : at + 8], "big") + 1
+
+
+@pytest.mark.parametrize("size", [37, 1 << 20])
+@pytest.mark.parametrize("defer", [False, True])
+@pytest.mark.parametrize("compression", [None, *list(CompressionType)[1:]])
+def test_a_response_grows_no_more_than_its_limit_and_the_rest_is_fetched_again(
+    compression: CompressionType | None, defer: bool, size: int
+) -> None:
+    options = DecoderOptions(max_decompressed_bytes=10_000, defer_decompression=defer)
+    if compression is None:
+        data = b"".join(wrapper(1, [(0, bytes(4000))], offset) for offset in range(8))
+    else:
+        data = b"".join(batch(bytes(4000), base=offset, compression=compression) for offset in range(8))
+    plain = batch(b"x", base=8)
+    parts = read_in_parts(data + plain, RecordDecoder(PARTITION, Position(0), options), size)
+    assert [offset for part in parts for offset in part] == list(range(9))
+    assert [len(part) for part in parts] == [3, 3, 3]
+
+
+def test_damage_behind_what_a_response_may_grow_to_is_an_error_of_the_next_one() -> None:
+    good = [batch(bytes(4000), base=offset, compression=LZ4) for offset in range(4)]
+    data = b"".join(good) + damaged(batch(b"x", base=4, compression=LZ4))
+    decoder = RecordDecoder(PARTITION, Position(0), LATER._replace(max_decompressed_bytes=10_000))
+    decoder.feed(memoryview(data))
+    decoder.decompress_deferred()
+    assert (list(decoder.take().positions), decoder.error, decoder.fetch_position) == ([0, 1, 2], None, 3)
+    decoder.start_response()
+    decoder.feed(memoryview(data[3 * len(good[0]) :]))
+    decoder.decompress_deferred()
+    assert list(decoder.take().positions) == [3]
+    assert isinstance(decoder.error, CorruptMessage)
 
 
 # ---- deferred decompression ---------------------------------------------------------------------------------

@@ -43,6 +43,9 @@ class RecordDecoder:
     With `defer_decompression` compressed batches are left to `decompress_deferred`, which may run in a thread: from the
     first whole one on, entries are kept as they are.
 
+    What compressed entries become is bounded, too: once all that is not taken has reached `max_decompressed_bytes`, the
+    rest of the response is ignored, and the next fetch begins there (`is_full`).
+
     With `keep_encoded` whole batches of that compression are checked, and not decoded: see `Columns.parts`.
 
     Args:
@@ -130,6 +133,11 @@ class RecordDecoder:
         on disk."""
         return self._at_filler
 
+    @property
+    def is_full(self) -> bool:
+        """True if nothing is decoded before `take`: compressed entries have become `max_decompressed_bytes`."""
+        return self._entries.decompressed_bytes >= self._options.max_decompressed_bytes
+
     def start_response(self, is_visible: IsVisible | None = None) -> None:
         """Begin with the response to a fetch from `fetch_position`.
 
@@ -141,7 +149,7 @@ class RecordDecoder:
 
     def feed(self, data: memoryview) -> None:
         """Decode the next bytes of a response. Bad bytes do not raise; see `error`."""
-        if self._failed or self._at_filler:
+        if self._failed or self._at_filler or self.is_full:
             return
         try:
             self._feed(data)
@@ -154,13 +162,15 @@ class RecordDecoder:
         Bad bytes do not raise; see `error`. Pure: may run in a thread, as long as no other task uses the decoder.
         """
         try:
-            while self._deferred:
+            while self._deferred and not self.is_full:
                 entry, fetch, is_sound = self._deferred.popleft()
                 self._deferred_bytes -= len(entry)
                 if len(entry) <= HEAD_BYTES:
                     self._check_head(memoryview(entry))
                 else:
                     self._decode_deferred(memoryview(entry), fetch, is_sound)
+            if self._deferred:
+                self._failed = False  # what is wrong comes with the next fetch
             self._drop_deferred()
         except (CorruptMessage, MessageTooLarge) as error:
             self._fail(error)
@@ -168,10 +178,10 @@ class RecordDecoder:
     def _decode_deferred(self, entries: memoryview, fetch: FetchContext, is_sound: bool) -> None:
         """Decode an entry, or several that are sound."""
         start = 0
-        while start < len(entries):
+        while start < len(entries) and not self.is_full:
             if is_sound:
                 start = self._entries.decode_run(entries, start, fetch, decompress=True, checked=True)
-            if start < len(entries):
+            if start < len(entries) and not self.is_full:
                 end = start + 12 + int.from_bytes(entries[start + 8 : start + 12], "big")
                 self._entries.decode(entries[start:end], fetch, is_sound=is_sound)
                 start = end
@@ -235,6 +245,8 @@ class RecordDecoder:
             if not self._deferred:
                 decompress = not self._options.defer_decompression
                 start = self._entries.decode_run(data, start, self._fetch, decompress=decompress)
+                if self.is_full:
+                    return
             size = self._entry_size(data[start : start + HEAD_BYTES])
             if self._at_filler or self._failed:
                 return

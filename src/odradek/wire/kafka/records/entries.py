@@ -13,6 +13,7 @@ from odradek.wire.compression import CompressionError, CompressionType
 from odradek.wire.decoding import DecodingOptions
 from odradek.wire.kafka.records.batch import (
     NO_EPOCH,
+    ROW_BYTES,
     BatchHeader,
     batch_header,
     body_of,
@@ -101,8 +102,9 @@ class EntryDecoder:
         self._max_decompressed = options.max_decompressed_bytes if self._kept is None else 0
         self._corrupt: dict[int, CorruptMessage] = {}
         self._epochs = [EpochSpan(position, position, epoch)]  # what was decoded since they were taken, in order
-        self.decoded_bytes = 0
-        """Bytes of the entries, and of what they decompressed to, whose rows are not taken."""
+        self.decoded_bytes = self.decompressed_bytes = 0
+        """Bytes of the entries, and of what they decompressed to, whose rows are not taken; and the latter alone. A
+        record of them counts `ROW_BYTES` more."""
 
     @property
     def position(self) -> int:
@@ -126,7 +128,7 @@ class EntryDecoder:
 
     def take(self) -> Columns:
         """Return all rows, and forget them."""
-        self.decoded_bytes = 0
+        self.decoded_bytes = self.decompressed_bytes = 0
         if self._parts:
             self._end_rows()
             parts, self._parts = self._parts, []
@@ -181,11 +183,11 @@ class EntryDecoder:
                 len(data),
                 fetch.first_offset,
                 self._max_run_entry,
-                self._max_decompressed if decompress else 0,
+                max(0, self._max_decompressed - self.decompressed_bytes) if decompress else 0,
                 fetch.is_visible is None,
                 checked,
             )
-            self.decoded_bytes += decompressed
+            self._count_decompressed(decompressed)
             if end > start:
                 self._note_epochs(epochs_of(data, start, end), behind)
         self.decoded_bytes += end - start
@@ -223,6 +225,10 @@ class EntryDecoder:
         elif last.behind == self.end:
             self._epochs[-1] = last._replace(behind=max(last.behind, following.first))
         self._epochs += spans
+
+    def _count_decompressed(self, size: int) -> None:
+        self.decoded_bytes += size
+        self.decompressed_bytes += size
 
     def _mark_first(self) -> None:
         if not self._has_rows:
@@ -292,7 +298,8 @@ class EntryDecoder:
             timestamp,
             batch.is_append_time,
         )
-        self.decoded_bytes += len(body) if batch.compression else 0
+        if batch.compression:
+            self._count_decompressed(len(body) + ROW_BYTES * count)
         self.end = max(self.end, behind)
         if count < batch.record_count:
             return f"record {count + 1} of {batch.record_count} is damaged or missing"
@@ -315,7 +322,7 @@ class EntryDecoder:
 
     def _add_inner(self, wrapper: Wrapper, fetch: FetchContext) -> None:
         data, start = memoryview(wrapper.data), 0
-        self.decoded_bytes += len(data)
+        self._count_decompressed(len(data) + ROW_BYTES * wrapper.messages)
         while True:
             self._mark_first()
             start, behind = self._rows.decode_messages(

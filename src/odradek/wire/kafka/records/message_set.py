@@ -24,6 +24,7 @@ class Wrapper(NamedTuple):
     """The messages of a compressed message."""
 
     data: Buffer
+    messages: int
     shift: int
     """Number to add to their offsets."""
     append_time: int | None
@@ -73,7 +74,7 @@ def open_wrapper(entry: memoryview, max_bytes: int) -> Wrapper:
             raise CompressionError(f"a compressed message at offset {offset} whose last message is number {last}")
         shift = offset - last
     times = magic == 1 and entry[HEAD_BYTES] & _APPEND_TIME
-    return Wrapper(data, shift, struct.unpack_from(">q", entry, 18)[0] if times else None)
+    return Wrapper(data, count, shift, struct.unpack_from(">q", entry, 18)[0] if times else None)
 
 
 def _payload(entry: memoryview) -> memoryview:
