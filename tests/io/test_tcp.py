@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import asyncio
 import pickle
 import socket
 import ssl
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import anyio
@@ -179,6 +181,20 @@ async def test_a_host_that_cannot_be_a_name_says_dns(host: str) -> None:
 async def test_a_port_that_cannot_be_one_is_unreachable(port: int) -> None:
     with pytest.raises(Unreachable, match="no such port"):
         await tcp.connect("127.0.0.1", port, 5)
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_names_are_looked_up_when_the_main_thread_has_ended(anyio_backend: str) -> None:
+    """asyncio's executor accepts nothing any more then, in whichever thread its event loop is."""
+    ended, loop = ThreadPoolExecutor(), asyncio.get_running_loop()
+    ended.shutdown()
+    loop.set_default_executor(ended)
+    with pytest.raises(RuntimeError, match="cannot schedule new futures"):
+        await anyio.getaddrinfo("localhost", 9092)
+    with pytest.raises(Unreachable) as caught:
+        await tcp.connect("localhost", 1, 5.0)
+    assert caught.value.step == "tcp"
+    loop.set_default_executor(ThreadPoolExecutor())
 
 
 @pytest.mark.parametrize(("function", "step"), [("getaddrinfo", "dns"), ("_open", "tcp")])
