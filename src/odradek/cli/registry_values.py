@@ -102,26 +102,71 @@ def _message_class(schema: RegisteredSchema, path: tuple[int, ...]) -> type[Any]
     pool, name = descriptor_pool.DescriptorPool(), ""
     try:
         for imported, text in [*zip(schema.names, schema.references, strict=True), ("", schema.text)]:
-            name = _add_file(pool, imported, b64decode(text, validate=True))
+            name = imported or "schema of this message"
+            if not _has_file(pool, name):
+                _add_file(pool, name, b64decode(text, validate=True))
         messages = list(pool.FindFileByName(name).message_types_by_name.values())
         descriptor = messages[path[0]]
         for number in path[1:]:
             descriptor = descriptor.nested_types[number]
+    except ConfigError:
+        raise
     except Exception as error:  # whatever protobuf raises
         why = "the registry returned no descriptors for format=serialized, or they lack a file or a message"
         raise ConfigError(f"{why}: {error}") from None
     return message_factory.GetMessageClass(descriptor)
 
 
-def _add_file(pool: Any, imported: str, data: bytes) -> str:
-    """Add a file, under the name by which others import it, and the files of protobuf itself that it imports."""
+def _has_file(pool: Any, name: str) -> bool:
+    try:
+        pool.FindFileByName(name)
+    except KeyError:
+        return False
+    return True
+
+
+def _add_file(pool: Any, name: str, data: bytes) -> None:
+    """Add a file, under the name by which others import it, and what it imports of what every registry has."""
     from google.protobuf import descriptor_pb2
 
     file = descriptor_pb2.FileDescriptorProto.FromString(data)
-    file.name = imported or "schema of this message"
-    for name in file.dependency:
-        if name.startswith("google/protobuf/"):
-            built_in = import_module(name.removesuffix(".proto").replace("/", ".") + "_pb2")
-            pool.AddSerializedFile(built_in.DESCRIPTOR.serialized_pb)
+    file.name = name
+    for imported in file.dependency:
+        if imported.startswith(("google/", "confluent/")) and not _has_file(pool, imported):
+            _add_file(pool, imported, _built_in(imported))
     pool.AddSerializedFile(file.SerializeToString())
-    return file.name
+
+
+_CONFLUENT = {
+    "confluent/meta.proto": "",  # options alone, which change no bytes
+    "confluent/types/decimal.proto": 'dependency: "confluent/type/decimal.proto" public_dependency: 0',
+    "confluent/type/decimal.proto": """
+        package: "confluent.type" syntax: "proto3" message_type {
+            name: "Decimal"
+            field { name: "value" number: 1 type: TYPE_BYTES label: LABEL_OPTIONAL }
+            field { name: "precision" number: 2 type: TYPE_UINT32 label: LABEL_OPTIONAL }
+            field { name: "scale" number: 3 type: TYPE_INT32 label: LABEL_OPTIONAL }
+        }""",
+    "confluent/type/variant.proto": """
+        package: "confluent.type" syntax: "proto3" message_type {
+            name: "Variant"
+            field { name: "metadata" number: 1 type: TYPE_BYTES label: LABEL_OPTIONAL }
+            field { name: "value" number: 2 type: TYPE_BYTES label: LABEL_OPTIONAL }
+        }""",
+}
+"""Files that Confluent's registry has, as text of their descriptors."""
+
+
+def _built_in(name: str) -> bytes:
+    """Return the descriptor of a file that schemas import without a reference. Raises ConfigError."""
+    from google.protobuf import descriptor_pb2, text_format
+
+    if name in _CONFLUENT:
+        return text_format.Parse(_CONFLUENT[name], descriptor_pb2.FileDescriptorProto()).SerializeToString()
+    try:
+        module = import_module(name.removesuffix(".proto").replace("/", ".") + "_pb2")
+    except ImportError:
+        hint = ": pip install googleapis-common-protos" if name.startswith("google/type/") else ""
+        raise ConfigError(f"a schema imports {name}, which neither the registry nor this machine has{hint}") from None
+    descriptor: bytes = module.DESCRIPTOR.serialized_pb
+    return descriptor
