@@ -54,7 +54,7 @@ async def connect(
             if proxy is not None:
                 proxy.exchange(host, port)  # raises UnicodeError
                 first, through = (proxy.host, proxy.port), proxy
-            addresses = await _look_up(*first)
+            addresses = await _addresses_of(*first)
             step = "tcp"
             hosts = _interleave_families([str(end[0]) for *_, end in addresses])
             return await _connect_any(hosts, first[1], opening)
@@ -70,7 +70,7 @@ async def connect(
         raise _unreachable(step, address, error, _os_error_text(error), through) from error
 
 
-async def _look_up(host: str, port: int) -> Sequence[tuple[object, object, int, str, tuple[object, ...]]]:
+async def _addresses_of(host: str, port: int) -> Sequence[tuple[object, object, int, str, tuple[object, ...]]]:
     try:
         return await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except RuntimeError:  # once the main thread has ended, asyncio has no threads for it in the other ones

@@ -12,6 +12,7 @@ import math
 import time
 from base64 import urlsafe_b64decode
 from collections.abc import Callable
+from functools import partial
 from random import random
 from secrets import token_urlsafe
 
@@ -200,7 +201,12 @@ def login(security: Security, tokens: TokenSource | None) -> Login:
     mechanism = security.sasl_mechanism
     if mechanism is None:
         raise ConfigError("SASL needs Security(sasl_mechanism=...), or ODRADEK_SASL_MECHANISM in the environment")
-    return Login(mechanism, FACTORIES[mechanism](security, tokens))
+    begin = FACTORIES[mechanism](security, tokens)
+    if mechanism != "GSSAPI":
+        return Login(mechanism, begin)
+    from odradek.io.kafka.gssapi import fetch_ticket
+
+    return Login(mechanism, begin, partial(fetch_ticket, _service(security)))
 
 
 def _plain(security: Security, tokens: TokenSource | None) -> Begin:
@@ -227,8 +233,11 @@ def _user_and_password(security: Security) -> tuple[str, str]:
 def _kerberos(security: Security, tokens: TokenSource | None) -> Begin:
     from odradek.io.kafka.gssapi import kerberos_exchange
 
-    service = security.sasl_kerberos_service_name or "kafka"
-    return lambda host: kerberos_exchange(service, host)
+    return partial(kerberos_exchange, _service(security))
+
+
+def _service(security: Security) -> str:
+    return security.sasl_kerberos_service_name or "kafka"
 
 
 def _bearer(security: Security, tokens: TokenSource | None) -> Begin:

@@ -211,6 +211,8 @@ class BrokerConnections:
     async def _connect(self, host: str, port: int, timeout: float) -> Transport:
         if self._tokens is not None:
             await self._tokens.ensure(f"{host}:{port}")
+        if self._login is not None and self._login.prepare is not None:
+            await self._login.prepare(host, timeout)
         return await connect(host, port, timeout, self._tls, self._proxy)
 
     async def _connect_advertised(self, host: str, port: int, timeout: float) -> Transport:

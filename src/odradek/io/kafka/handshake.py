@@ -7,7 +7,7 @@ handshake, and what goes wrong becomes an error that names the step, the address
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -82,10 +82,12 @@ class Login(NamedTuple):
     Args:
         mechanism: Its name.
         begin: Begins an exchange with the broker on a host, for one connection.
+        prepare: Awaited before a connection to a host is opened, with a time limit (s). Raises Unreachable.
     """
 
     mechanism: str
     begin: Callable[[str], Exchange]
+    prepare: Callable[[str, float], Awaitable[None]] | None = None
 
 
 class Session(NamedTuple):
