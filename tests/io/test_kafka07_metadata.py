@@ -8,7 +8,10 @@ from contextlib import asynccontextmanager
 from uuid import uuid4
 
 import anyio
+import anyio.to_thread
 import pytest
+from kazoo.client import KazooClient
+from kazoo.security import make_acl
 
 from odradek.core.interfaces import ClusterMetadata
 from odradek.core.kafka07.routing import Kafka07RoutingTable
@@ -152,6 +155,45 @@ async def test_malformed_nodes_cost_one_line_and_nothing_else(
         "ignored: /brokers/topics/t/1: not a number in 0..100000: 'many'",
     ]
     assert all(r.levelno == logging.WARNING for r in caplog.records if r.name == "odradek.metadata")
+
+
+def forbid(address: str, path: str) -> None:
+    """Let nobody read a node."""
+    client = KazooClient(address)
+    client.start()
+    try:
+        client.set_acls(path, [make_acl("world", "anyone", create=True, delete=True)])
+    finally:
+        client.stop()
+        client.close()
+
+
+async def test_nodes_that_an_acl_forbids_do_not_keep_others_from_being_followed(
+    server: ZooKeeperServer, root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster(server.address + root) as (nodes, zk, metadata):
+        for number in (1, 7):
+            await nodes.broker(number, f"h:{number}")
+        await nodes.count("t", 1, "1")
+        await until(metadata, lambda t: set(t.brokers) == {1, 7})
+        await metadata.table_for_topic("t")
+        await metadata.table_for_topic("u")
+        for path in ("/brokers/topics/t", "/brokers/ids/7"):
+            await anyio.to_thread.run_sync(forbid, server.address + root, path)
+        await nodes.broker(3, "h:3")
+        await until(metadata, lambda t: set(t.brokers) == {1, 3})
+        server.expire(zk.session_id)  # everything is read again
+        await nodes.count("u", 3, "1")
+        table = await until(metadata, lambda t: "u" in t.topics)
+        assert names(table.registered("t")) == ["1-0"]
+        async with ZooKeeperMetadata(zk) as later:
+            assert set(later.table.brokers) == {1, 3}
+            assert await later.all_topics() == {"u"}
+            with pytest.raises(ConfigError, match=r"topics/t: the credentials are refused or not"):
+                await later.table_for_topic("t")
+    lines = [r.getMessage() for r in caplog.records if r.name == "odradek.metadata"]
+    assert any(line.startswith("stays as it was: ") and "/brokers/topics/t" in line for line in lines)
+    assert sum("/brokers/ids/7" in line for line in lines) == 2, "once for each table"
 
 
 async def test_the_table_stands_while_the_session_is_suspended_and_catches_up_after(

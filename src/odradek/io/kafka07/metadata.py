@@ -80,7 +80,8 @@ class ZooKeeperMetadata(_CurrentTable):
 
     Entering the block reads the brokers; `table_for_topic` reads and watches each topic from its first use. While the
     session is suspended or expired the last table stays; on the next CONNECTED everything is read again. A malformed
-    node is logged once and otherwise treated as absent.
+    node is logged once and otherwise treated as absent; so are a broker, and in listings a topic, that an ACL forbids.
+    A topic that an ACL forbids later keeps what the table has of it.
 
     Args:
         zk: An open session. It is used, not closed.
@@ -96,7 +97,7 @@ class ZooKeeperMetadata(_CurrentTable):
         # Roots read with watches, or being read: a watch may fire before its answer is in the table.
         self._watched: set[str] = {BROKERS}
         self._listed = False
-        self._malformed: dict[str, str] = {}
+        self._ignored: dict[str, str] = {}  # path -> why
 
     async def __aenter__(self) -> Self:
         self._events = self._zk.events()
@@ -164,6 +165,9 @@ class ZooKeeperMetadata(_CurrentTable):
                 async with self._reading:
                     await self._read(self._stale)
                 self._stale = set()
+            except ConfigError as error:  # an ACL; the other roots were read
+                log.warning("stays as it was: %s", error)
+                self._stale = set()
             except OdradekError as error:
                 if not error.retriable:
                     raise
@@ -188,13 +192,22 @@ class ZooKeeperMetadata(_CurrentTable):
         return [await self._read_topic(root.removeprefix(f"{TOPICS}/"))]
 
     async def _read_brokers(self) -> BrokersChanged:
-        brokers = await self._read_children(BROKERS, parse_broker)
+        brokers = await self._read_children(BROKERS, parse_broker, ignore_forbidden=True)
         return BrokersChanged({broker.id: broker for broker in brokers})
 
     async def _read_new_topics(self) -> list[Event]:
         self._watched.add(TOPICS)
         names = await self._zk.children(TOPICS, watch=True) or []
-        return [*await gather(self._read_topic, [n for n in names if not self._table.has_looked_up(n)])]
+        new = [name for name in names if not self._table.has_looked_up(name)]
+        events: list[Event] = []
+        for name, outcome in zip(new, await gather_outcomes(self._read_topic, new), strict=True):
+            if isinstance(outcome, ConfigError):
+                self._ignore(topic_path(name), outcome)
+            elif isinstance(outcome, OdradekError):
+                raise outcome
+            else:
+                events.append(outcome)
+        return events
 
     async def _read_topic(self, topic: str) -> TopicChanged:
         self._watched.add(topic_path(topic))
@@ -203,12 +216,20 @@ class ZooKeeperMetadata(_CurrentTable):
         )
         return TopicChanged(topic, dict(counts))
 
-    async def _read_children(self, parent: str, parse: Callable[[str, bytes | None], R]) -> list[R]:
+    async def _read_children(
+        self, parent: str, parse: Callable[[str, bytes | None], R], *, ignore_forbidden: bool = False
+    ) -> list[R]:
         """Return the children of a node that may not exist, parsed and watched; malformed ones are left out."""
 
         async def one(name: str) -> R | None:
             path = f"{parent}/{name}"
-            node = await self._zk.get(path, watch=True)
+            try:
+                node = await self._zk.get(path, watch=True)
+            except ConfigError as error:
+                if not ignore_forbidden:
+                    raise
+                self._ignore(path, error)
+                return None
             return None if node is None else self._parsed(path, node.data, parse)
 
         children = await gather(one, await self._zk.children(parent, watch=True) or [])
@@ -218,12 +239,15 @@ class ZooKeeperMetadata(_CurrentTable):
         try:
             value = parse(path, data)
         except ZooKeeperError as error:
-            if self._malformed.get(path) != str(error):
-                log.warning("ignored: %s", error)
-            self._malformed[path] = str(error)
+            self._ignore(path, error)
             return None
-        self._malformed.pop(path, None)
+        self._ignored.pop(path, None)
         return value
+
+    def _ignore(self, path: str, error: OdradekError) -> None:
+        if self._ignored.get(path) != str(error):
+            log.warning("ignored: %s", error)
+        self._ignored[path] = str(error)
 
 
 def _root(path: str) -> str:
