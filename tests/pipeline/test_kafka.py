@@ -203,6 +203,23 @@ def test_a_topic_that_was_made_again_is_data_loss_for_every_verb(
     assert work.run().rows == 5 and work.verified().ok
 
 
+def test_partitions_that_a_topic_made_again_has_no_more_are_named_once(
+    odradek_kafka: KafkaBroker, tmp_path: Path
+) -> None:
+    work = KafkaWorkspace(tmp_path, odradek_kafka)
+    work.file.write_text(work.file.read_text().replace("[flows.a]", '[flows.a]\ndata_loss = "skip"'))
+    write(odradek_kafka, work.topic, numbers(20))
+    assert work.run().rows == 20
+    recreate(odradek_kafka, work.topic, 1)
+    write(odradek_kafka, work.topic, numbers(5, 1000))
+    summary = work.run()
+    assert (summary.rows, [gap.partition for gap in summary.gaps]) == (5, ["0", "1"])
+    assert status(work.pipeline, "a").problems == []
+    write(odradek_kafka, work.topic, numbers(5, 2000))
+    summary = work.run()
+    assert (summary.rows, summary.problems, summary.gaps) == (5, (), [])
+
+
 def test_a_record_without_the_ids_of_topics_is_continued_and_the_next_one_has_them(
     odradek_kafka: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pyarrow as pa
 import pytest
 
@@ -83,6 +84,28 @@ def test_the_last_row_of_each_key_is_kept_and_tombstones_delete(tmp_path: Path) 
 
 
 UNIQUE = MergeRule(unique="key", hours=2)
+
+
+def test_an_update_leaves_columns_of_others_alone_and_empties_those_the_flow_has_no_more(tmp_path: Path) -> None:
+    table = table_of(tmp_path, MergeRule(last_by=("key",), value="value"), ())
+    table.evolve(pa.schema([*SCHEMA, ("once", pa.string())]))
+    data = rows((1, b"a", 0, b"1"), (2, b"b", 0, b"2"))
+    merge(table, 1, data.append_column("once", pa.array(["x", "y"])))
+    loaded = table.loaded
+    loaded.alter.add_columns([deltalake.Field("note", deltalake.schema.PrimitiveType("string"))])
+    loaded.update({"note": "key"})
+    assert table.refresh()
+    table.evolve(SCHEMA)
+    nothing = pa.nulls(2, pa.string())
+    data = rows((3, b"a", 1, b"3"), (4, b"c", 1, b"4"))
+    merge(table, 2, data.append_column("once", nothing).append_column("note", nothing))
+    assert table.refresh()
+    stored = table.loaded.to_pyarrow_table().sort_by("offset").select(["key", "value", "once", "note"]).to_pylist()
+    assert [tuple(row.values()) for row in stored] == [
+        (b"b", b"2", "y", "b"),
+        (b"a", b"3", None, "a"),
+        (b"c", b"4", None, None),
+    ]
 
 
 def test_an_id_is_kept_once_within_the_window(tmp_path: Path) -> None:

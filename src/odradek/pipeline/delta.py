@@ -35,6 +35,9 @@ except ImportError:  # pragma: no cover
 
 __all__ = ["DeltaTable", "column_statistics"]
 
+MADE_BY = b"odradek.flow"
+"""Key of the metadata of a column that a flow has made."""
+
 BATCH_ROWS = 16_384
 """Rows in memory at a time."""
 
@@ -54,6 +57,7 @@ class DeltaTable(Table):
     def __init__(self, options: TableOptions) -> None:
         super().__init__(options)
         self._application = f"odradek:{options.flow}"
+        self._written: set[str] = set()  # columns of the flow, as it is now
         self._store = dict(options.storage.options)
 
     def refresh(self) -> bool:
@@ -112,6 +116,7 @@ class DeltaTable(Table):
 
     def evolve(self, schema: pa.Schema) -> None:
         schema, known = self._stored(schema), {field.name: field.type for field in self.schema}
+        self._written = set(schema.names)
         for field in schema:
             if known.get(field.name, field.type) != field.type:
                 what = (
@@ -135,7 +140,7 @@ class DeltaTable(Table):
             except Exception as error:  # deltalake raises no other class
                 what = f"column {field.name} is {field.type}, which Delta tables cannot have"
                 raise TableMismatch(self.where, what) from error
-        return pa.schema(fields)
+        return pa.schema([field.with_metadata({MADE_BY: self.options.flow}) for field in fields])
 
     # ---- records ---------------------------------------------------------------------------------------------
 
@@ -198,12 +203,15 @@ class DeltaTable(Table):
     def _merge(self, rule: MergeRule, rows: pa.Table, commit: Commit) -> None:
         table = deltalake.DeltaTable(self.where, storage_options=self._store)
         columns = {f"`{name}`": f"s.`{name}`" for name in self.schema.names}
+        # A column of another program stays as it is. One that the flow has no more gets a null, like those of new rows.
+        own = {field.name for field in self.schema if MADE_BY in (field.metadata or {})} | self._written
+        updates = {f"`{name}`": f"s.`{name}`" for name in self.schema.names if name in own}
         merge = table.merge(
             rows, _condition(rule, rows), source_alias="s", target_alias="t", commit_properties=self._properties(commit)
         )
         if rule.last_by:
             merge = merge.when_matched_delete(f"s.{DELETED}")
-            merge = merge.when_matched_update(columns, f"NOT s.{DELETED}")
+            merge = merge.when_matched_update(updates, f"NOT s.{DELETED}")
             merge.when_not_matched_insert(columns, f"NOT s.{DELETED}").execute()
         else:
             merge.when_not_matched_insert(columns).execute()

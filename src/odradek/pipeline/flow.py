@@ -294,6 +294,8 @@ class FlowRun:
         ids = {**self.newest.topic_ids, **topic_ids(extents)}
         reached, lost = in_current_topics(to_positions(self.newest.end), self.newest.topic_ids, current, ids)
         self._source.check_loss(lost)
+        for partition in {gap.partition for gap in lost} - extents.keys():  # the topic is smaller than it was
+            del reached[partition]
         batch = next_batch(reached, current, max_size, self._logs.unit, self._logs.boundaries)
         if batch is None:
             return None
