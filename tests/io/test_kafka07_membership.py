@@ -14,6 +14,7 @@ import pytest
 from odradek.core.interfaces import Assignment, Membership, RebalanceListener, Subscription
 from odradek.core.kafka07.znodes import StaticRegistration, parse_registration
 from odradek.errors import Closed, ConfigError, GroupError, NodeExists, OdradekError, SessionExpired, ZooKeeperError
+from odradek.io.kafka07.member_nodes import MemberNodes
 from odradek.io.kafka07.membership import RebalanceOptions, ZooKeeperMembership
 from odradek.io.kafka07.offsets import LIST_FROM, ZooKeeperOffsets
 from odradek.io.zookeeper import NodeEvent, ZooKeeper
@@ -606,6 +607,30 @@ async def test_a_member_that_could_not_register_leaves_the_node_of_its_namesake_
             tasks.cancel_scope.cancel()
         await first.leave()
         assert not await outside.children("/consumers/g/ids")
+
+
+async def test_a_member_whose_creation_was_not_answered_does_not_take_the_node_of_its_namesake_for_its_own(
+    server: ZooKeeperServer, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(server.address + root) as zk:
+        await topic(zk, "t", 1)
+        registration = StaticRegistration({"t": 1})
+        first, second = (MemberNodes(zk, "g", "a", registration, zk.session_id) for _ in range(2))
+        assert await first.register()
+        assert await first.claim({tp(0): "g_a-0"}) == {}
+        for attempt in (second.register, lambda: second.claim({tp(0): "g_a-0"})):
+            with monkeypatch.context() as patched, anyio.move_on_after(0.01):
+                patched.setattr(zk, "create", lambda *_, **__: anyio.sleep_forever())
+                await attempt()
+        assert not await second.register()
+        assert await second.claim({tp(0): "g_a-0"}) == {tp(0): "g_a-0"}
+        await second.release_all()
+        assert await zk.children("/consumers/g/ids") == ["a"]
+        assert list(await owners(zk)) == ["1-0"]
+        await first.release_all()
+        assert await zk.children("/consumers/g/ids") == []
+        assert await owners(zk) == {}
+        assert await second.register()
 
 
 async def test_a_node_left_by_an_earlier_process_with_the_same_id_is_waited_for(

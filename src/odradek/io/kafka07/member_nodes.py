@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
+from weakref import WeakKeyDictionary
 
 from odradek.core.kafka07.znodes import Registration, member_path, owner_path
 from odradek.errors import Closed, ConnectionLost, NodeExists, NoNode, OdradekError, SessionExpired
 from odradek.io.gather import gather, gather_outcomes
 from odradek.io.kafka07.offsets import LIST_FROM
-from odradek.io.zookeeper import ZooKeeper
+from odradek.io.zookeeper import Node, ZooKeeper
 from odradek.types import TopicPartition
 
 __all__ = ["MemberNodes"]
+
+
+_CREATED: WeakKeyDictionary[ZooKeeper, dict[tuple[int, str], object]] = WeakKeyDictionary()
+"""Nodes whose creation was answered, by session and path, and who created each: members of one session may have equal
+nodes."""
 
 
 class MemberNodes:
@@ -41,6 +47,9 @@ class MemberNodes:
         self.blockers: set[str] = set()
         """Nodes of others that were in the way of claims, and are watched."""
         self._unconfirmed: dict[str, str] = {}  # nodes whose creation was not answered: path -> data
+        self._created, self._myself = _CREATED.setdefault(zk, {}), object()
+        for key in [key for key in self._created if session and key[0] != session]:  # they went with their session
+            del self._created[key]
         self._folders: dict[str, int | None] = {}  # topic -> last change of its owners, after our claims
 
     @property
@@ -131,6 +140,7 @@ class MemberNodes:
             try:
                 await self._zk.create(path, data.encode(), ephemeral=True, parents=True, session=self.session)
                 self._unconfirmed.pop(path, None)
+                self._created[self.session, path] = self._myself
                 return None
             except SessionExpired:
                 self._unconfirmed.pop(path, None)
@@ -141,10 +151,15 @@ class MemberNodes:
             node = await self._zk.get(path, watch=True)
             if node is not None:
                 self._unconfirmed.pop(path, None)
-                if unanswered and (node.data, node.owner) == (data.encode(), self.session):
+                if unanswered and self._is_ours(path, data, node):
+                    self._created[self.session, path] = self._myself
                     return None
                 self.blockers.add(path)
                 return (node.data or b"").decode(errors="replace")
+
+    def _is_ours(self, path: str, data: str, node: Node) -> bool:
+        is_equal = (node.data, node.owner) == (data.encode(), self.session)
+        return is_equal and self._created.get((self.session, path), self._myself) is self._myself
 
     async def _delete(self, item: tuple[str, str], is_ours: bool = False) -> None:
         """Delete a node if it is ours: read it first, unless that is known."""
@@ -152,13 +167,15 @@ class MemberNodes:
         while True:
             if not is_ours:
                 node = await self._zk.get(path)
-                if node is None or (node.data, node.owner) != (data.encode(), self.session):
+                if node is None or not self._is_ours(path, data, node):
                     break
             is_ours = False
             with suppress(NoNode, ConnectionLost):  # after a lost connection: look again
                 await self._zk.delete(path, session=self.session)
                 break
         self._unconfirmed.pop(path, None)
+        if self._created.get((self.session, path)) is self._myself:
+            del self._created[self.session, path]
 
 
 def _count_by_topic(partitions: Iterable[TopicPartition]) -> Counter[str]:
