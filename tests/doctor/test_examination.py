@@ -8,9 +8,7 @@ import pytest
 from tests.io.kafka import admin_peer
 
 import odradek as od
-from odradek.core.kafka.versions import BrokerVersions
 from odradek.doctor import Diagnosis, Report, examine
-from odradek.doctor.causes import CAUSES, diagnosis
 from odradek.doctor.examination import _Examination
 from odradek.errors import ConfigError
 from odradek.io import tcp
@@ -93,38 +91,3 @@ async def test_a_broker_that_cannot_be_reached_is_one_finding(monkeypatch: pytes
         monkeypatch.setattr(tcp, "connect", connect)
         await examination.examine(od.Cluster(driver, od.Tuning()), None, None, 1)
     assert [each.cause for each in examination.report().findings] == ["broker-down"]
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize(
-    ("release", "topic", "leaders", "address"),
-    [
-        (
-            "0.8.2",
-            "kafka-topics.sh --create --zookeeper",
-            "kafka-preferred-replica-election.sh",
-            "advertised.host.name",
-        ),
-        (
-            "0.9.0",
-            "kafka-topics.sh --create --zookeeper",
-            "kafka-preferred-replica-election.sh",
-            "advertised.listeners",
-        ),
-        ("", "odradek topic create", "Admin.elect_leaders", "advertised.listeners"),
-    ],
-)
-async def test_a_remedy_names_what_the_release_has(
-    release: str, topic: str, leaders: str, address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    examination = _Examination("kafka://b:9092", od.Security(), "c")
-    causes = {"topic-missing": topic, "leader-imbalance": leaders, "advertised-listener-unreachable": address}
-    examination._findings += [diagnosis(cause, "seen") for cause in [*causes, "broker-down"]]
-    async with admin_peer.opened(admin_peer.Cluster(), monkeypatch, 1.0) as driver:
-        await driver.metadata.refresh()
-        if release:
-            monkeypatch.setattr(driver, "versions", lambda: BrokerVersions.of_release(release))
-        examination.fit_remedies(driver)
-    remedies = {each.cause: each.remedy for each in examination.report().findings}
-    assert all(command in remedies[cause] for cause, command in causes.items()), remedies
-    assert remedies["broker-down"] == CAUSES["broker-down"].remedy

@@ -54,3 +54,15 @@ def test_a_name_that_does_not_exist_is_refused_with_similar_ones() -> None:
         explain("tls-expcted")
     with pytest.raises(TypeError, match="name"):
         explain(19)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("cause", "older"),
+    [
+        ("topic-missing", ("before 0.10.1 `kafka-topics.sh`", "in 0.7 by a first message")),
+        ("leader-imbalance", ("before 2.2 `kafka-preferred-replica-election.sh`",)),
+        ("advertised-listener-unreachable", ("0.8 advertised.host.name", "0.7 hostname")),
+    ],
+)
+def test_a_remedy_that_older_releases_refuse_says_what_they_have(cause: str, older: tuple[str, ...]) -> None:
+    assert all(words in CAUSES[cause].remedy for words in older)

@@ -10,8 +10,8 @@ from uuid import uuid4
 import anyio
 import anyio.to_thread
 import pytest
-from kazoo.client import KazooClient
-from kazoo.security import make_acl
+from kazoo.client import KazooClient  # type: ignore[import-untyped]
+from kazoo.security import make_acl  # type: ignore[import-untyped]
 
 from odradek.core.interfaces import ClusterMetadata
 from odradek.core.kafka07.routing import Kafka07RoutingTable

@@ -129,7 +129,7 @@ The address belongs to a Kafka broker, and the URL says that it is a ZooKeeper.
 use a URL that begins with kafka://
 error advertised-listener-unreachable
 A broker answers at the address of the URL, and sends clients to another one that cannot be reached from here.
-set advertised.listeners to an address that clients can reach; in containers it is often a name of the inner network
+set advertised.listeners (0.8 advertised.host.name, 0.7 hostname) to an address that clients reach, not a container's
 error connection-failed
 A request or a connection failed for another reason.
 see the evidence
@@ -153,13 +153,13 @@ Topics that brokers create need more replicas than there are brokers; without th
 start more brokers, or lower the property in server.properties
 warning leader-imbalance
 Brokers lead fewer partitions than planned, and others more: load is uneven.
-elect the preferred leaders: `Admin.elect_leaders()`
+elect the preferred leaders: `Admin.elect_leaders()`, or before 2.2 `kafka-preferred-replica-election.sh`
 notice quota-in-force
 A quota limits what this client may send or fetch: brokers delay it once it needs more.
 raise the quota with `Admin.alter_quotas`
 error topic-missing
 The topic does not exist.
-create it with `odradek topic create`, or correct its name
+create it with `odradek topic create`, before 0.10.1 `kafka-topics.sh`, in 0.7 by a first message; or correct its name
 error topic-not-allowed
 This user may not use the topic, or not even know of it.
 add an ACL for the user and the topic

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any
 
 import anyio
 
@@ -14,7 +12,6 @@ from odradek import arguments
 from odradek.client.cluster import Cluster
 from odradek.client.connect import connect
 from odradek.core.admin import GroupDescription, TopicDescription
-from odradek.core.interfaces import ProtocolDriver
 from odradek.doctor.brokers import OWN_TOPICS, missing_topic, own_topic_findings, partition_findings, quota_findings
 from odradek.doctor.causes import Diagnosis, Report, diagnosis
 from odradek.doctor.connections import address_findings, connection_finding, server_addresses
@@ -22,13 +19,9 @@ from odradek.doctor.groups import GroupFacts, StableOffset, group_findings, tran
 from odradek.errors import BrokerError, OdradekError, Unreachable, Unsupported, ZooKeeperError
 from odradek.io import tcp
 from odradek.io.gather import gather_outcomes
-from odradek.io.kafka.driver import KafkaDriver
 from odradek.io.security import Security
 from odradek.io.tls import client_context
 from odradek.types import EARLIEST, LATEST, Position, TopicPartition
-from odradek.wire.kafka.messages.admin import CreateTopicsRequest, ElectLeadersRequest
-from odradek.wire.kafka.messages.groups import ListGroupsRequest
-from odradek.wire.kafka.schema import Request
 
 __all__ = ["examine"]
 
@@ -46,28 +39,6 @@ _RULES: Mapping[str, arguments.Rule] = {
     "group": _NAME,
     "seconds": arguments.seconds(at_least=1, at_most=3600),
 }
-
-REMEDIES_OF_07 = {
-    "topic-missing": "write to it, which creates it, or correct its name",
-    "advertised-listener-unreachable": "set hostname in server.properties to an address that clients can reach",
-}
-"""Cause -> remedy, where that of later releases does not help."""
-
-OLD_REMEDIES: Mapping[str, tuple[type[Request[Any]], str]] = {
-    "topic-missing": (
-        CreateTopicsRequest,
-        "create it with `kafka-topics.sh --create --zookeeper ...` (0.8.0: kafka-create-topic.sh), or correct its name",
-    ),
-    "leader-imbalance": (
-        ElectLeadersRequest,
-        "elect the preferred leaders: `kafka-preferred-replica-election.sh --zookeeper ...`",
-    ),
-    "advertised-listener-unreachable": (
-        ListGroupsRequest,
-        "set advertised.host.name and advertised.port (0.8.0: host.name) to an address that clients can reach",
-    ),
-}
-"""Cause -> remedy on brokers without this request."""
 
 Check = Callable[[], Awaitable[Iterable[Diagnosis]]]
 
@@ -101,7 +72,6 @@ async def examine(
         try:
             async with cluster as k:
                 await examination.examine(k, topic, group, seconds)
-                examination.fit_remedies(k.driver)
         except OdradekError as error:
             await examination.explain_failure(error)
     return examination.report()
@@ -193,15 +163,6 @@ class _Examination:
         if group is not None or topic in self._topics:
             what = "transactions" if group is None else f"group {group}"
             await self._check(what, lambda: self._observe(k, group, topic, seconds), named=True)
-
-    def fit_remedies(self, driver: ProtocolDriver) -> None:
-        """Replace remedies that the release of this cluster does not have."""
-        if driver.logs.names_brokers:
-            remedies: Mapping[str, str] = REMEDIES_OF_07
-        else:
-            has = driver.versions().has if isinstance(driver, KafkaDriver) else lambda api: True
-            remedies = {cause: remedy for cause, (api, remedy) in OLD_REMEDIES.items() if not has(api)}
-        self._findings = [replace(each, remedy=remedies.get(each.cause, each.remedy)) for each in self._findings]
 
     async def _partitions(self, k: Cluster) -> Iterable[Diagnosis]:
         names = {*await k.topics(), *OWN_TOPICS.values()}
