@@ -385,6 +385,22 @@ def test_leaving_after_the_connection_broke_needs_the_coordinator_again() -> Non
     assert driver.sent().member_epoch == -1
 
 
+@pytest.mark.parametrize("answers", [False, True])
+def test_leaving_while_the_coordinator_moves_looks_for_it_once(answers: bool) -> None:
+    driver = Driver().joined(0)
+    driver.now = 5
+    driver.expect(beat(error_code=16))
+    driver.member.leave()
+    driver.now = 6
+    if answers:
+        driver.coordinated()
+        assert driver.expect(beat(-1)).member_epoch == -1
+    else:
+        driver.sent(FindCoordinatorRequest)
+        driver.member.connection_lost(6)
+    assert driver.state() is S.LEFT
+
+
 def test_without_a_coordinator_there_is_nothing_to_leave() -> None:
     driver = Driver().joined(0)
     driver.now = 5

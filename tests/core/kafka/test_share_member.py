@@ -233,6 +233,25 @@ def test_leaving_while_a_heartbeat_joins_waits_for_its_answer() -> None:
     assert driver.member.state is S.LEFT
 
 
+@pytest.mark.parametrize("answers", [False, True])
+def test_leaving_while_the_coordinator_moves_looks_for_it_once(answers: bool) -> None:
+    driver = Driver()
+    driver.join(0)
+    driver.now = 5
+    driver.sent()
+    driver.answer(beat(error_code=16))
+    driver.member.leave()
+    driver.now = 6
+    if answers:
+        driver.find()
+        assert driver.sent().member_epoch == -1
+        driver.answer(beat(-1))
+    else:
+        assert isinstance(driver.sent(), FindCoordinatorRequest)
+        driver.member.connection_lost(driver.now)
+    assert driver.member.state is S.LEFT
+
+
 @pytest.mark.parametrize("step", ["find", "join", "leave", "refused"])
 def test_a_member_that_cannot_reach_its_coordinator_any_more_has_left(step: str) -> None:
     driver = Driver()

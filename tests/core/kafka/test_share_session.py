@@ -110,7 +110,7 @@ def test_acquired_records_are_returned_once() -> None:
 
 def test_acknowledgements_go_with_the_next_fetch() -> None:
     session = holding()
-    assert session.acknowledge((ID, 0), 1, AckType.ACCEPT)
+    assert session.acknowledge((ID, 0), 1, AckType.ACCEPT, 1)
     request = fetch(session)
     (part,) = request.topics[0].partitions
     assert [(b.first_offset, b.last_offset, b.acknowledge_types) for b in part.acknowledgement_batches] == [
@@ -123,7 +123,7 @@ def test_acknowledgements_go_with_the_next_fetch() -> None:
 
 def test_acknowledgements_go_alone_while_no_records_are_wanted() -> None:
     session = holding()
-    session.acknowledge((ID, 0), 0, AckType.REJECT)
+    session.acknowledge((ID, 0), 0, AckType.REJECT, 1)
     request = acknowledging(session)
     assert (request.share_session_epoch, request.is_renew_ack) == (1, False)
     session.acknowledged(acknowledged(ShareAcknowledgePartitionData(partition_index=0)))
@@ -132,7 +132,7 @@ def test_acknowledgements_go_alone_while_no_records_are_wanted() -> None:
 
 def test_those_of_partitions_that_are_not_read_any_more_go_before_the_fetch() -> None:
     session = holding(P0, P1)
-    session.acknowledge((ID, 0), 0, AckType.ACCEPT)
+    session.acknowledge((ID, 0), 0, AckType.ACCEPT, 1)
     session.wanted = {P1: ID}
     request = acknowledging(session, wants=True)
     assert [p.partition_index for t in request.topics for p in t.partitions] == [0]
@@ -142,7 +142,7 @@ def test_those_of_partitions_that_are_not_read_any_more_go_before_the_fetch() ->
 
 def test_a_renewal_goes_alone_because_such_a_fetch_brings_no_records() -> None:
     session = holding()
-    session.acknowledge((ID, 0), 0, AckType.RENEW)
+    session.acknowledge((ID, 0), 0, AckType.RENEW, 1)
     request = acknowledging(session, now=20, wants=True)
     assert request.is_renew_ack
     session.acknowledged(acknowledged(ShareAcknowledgePartitionData(partition_index=0)))
@@ -152,9 +152,9 @@ def test_a_renewal_goes_alone_because_such_a_fetch_brings_no_records() -> None:
 
 def test_acknowledgements_that_are_late_are_reported_and_not_sent() -> None:
     session = holding()
-    session.acknowledge((ID, 0), 0, AckType.ACCEPT)
+    session.acknowledge((ID, 0), 0, AckType.ACCEPT, 1)
     assert session.expire(30) == [RefusedAcknowledgements(P0, 1, "their locks had expired")]
-    assert not session.acknowledge((ID, 0), 1, AckType.ACCEPT)
+    assert not session.acknowledge((ID, 0), 1, AckType.ACCEPT, 1)
     assert session.next_request(30, fetch=False) is None
 
 
@@ -167,7 +167,7 @@ def test_the_lock_begins_when_the_request_leaves() -> None:
 def test_refused_acknowledgements_are_reported_with_the_name_of_the_error() -> None:
     session = holding(P0, P1)
     for number in (0, 1):
-        session.acknowledge((ID, number), 0, AckType.ACCEPT)
+        session.acknowledge((ID, number), 0, AckType.ACCEPT, 1)
     fetch(session)
     answer = session.fetched(response(ShareFetchPartitionData(partition_index=0, acknowledge_error_code=121)))
     assert answer.refused == [
@@ -202,14 +202,39 @@ def test_a_partition_with_an_error_that_is_read_elsewhere_is_forgotten() -> None
 
 @pytest.mark.parametrize("code", [122, 123, 133, 41, -1, 30])
 def test_an_error_of_a_whole_response_begins_a_new_session(code: int) -> None:
+    """What the broker has acquired for a session stays locked when another one takes its place (seen on 4.3.1)."""
     session = holding()
-    session.acknowledge((ID, 0), 0, AckType.ACCEPT)
+    session.acknowledge((ID, 0), 0, AckType.ACCEPT, 1)
     fetch(session)
     answer = session.fetched(response(error_code=code))
     assert (answer.code, len(answer.refused), session.acquired) == (code, 1, 0)
     assert answer.passes is (code != 30)
+    if code not in (122, 133):  # which say that there is none
+        closing = acknowledging(session)
+        assert (closing.share_session_epoch, closing.topics) == (-1, ())
+        session.acknowledged(acknowledged(error_code=122))
     again = fetch(session)
     assert (again.share_session_epoch, named(again)) == (0, [0])
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_session_with_an_error_is_closed_once_although_the_member_leaves_meanwhile(lost: bool) -> None:
+    session = new_session()
+    fetch(session)
+    session.fetched(response(error_code=41))
+    session.close()
+    assert acknowledging(session).share_session_epoch == -1
+    answer = session.lost("connection lost") if lost else session.acknowledged(acknowledged(error_code=122))
+    assert (answer.refused, session.state) == ([], S.CLOSED)
+
+
+def test_a_lost_connection_needs_no_closing() -> None:
+    session = new_session()
+    fetch(session)
+    session.fetched(response(error_code=41))
+    acknowledging(session)
+    session.lost("connection lost")
+    assert fetch(session).share_session_epoch == 0
 
 
 def test_unknown_errors_end_the_session_for_good_only_after_many_in_a_row() -> None:
@@ -217,6 +242,9 @@ def test_unknown_errors_end_the_session_for_good_only_after_many_in_a_row() -> N
     session = new_session()
 
     def passes(code: int) -> bool:
+        if session.state is S.REFUSED:
+            acknowledging(session)
+            session.acknowledged(acknowledged())
         fetch(session)
         return session.fetched(response(error_code=code)).passes
 
@@ -226,20 +254,65 @@ def test_unknown_errors_end_the_session_for_good_only_after_many_in_a_row() -> N
     assert not passes(-1)
 
 
+@pytest.mark.parametrize(
+    ("code", "passes"),
+    [(6, True), (100, True), (15, True), (124, True), (69, True), (2, False), (29, False), (42, False)],
+)
+def test_an_error_of_a_partition_passes_or_is_for_the_user(code: int, passes: bool) -> None:
+    """FENCED_STATE_EPOCH and GROUP_ID_NOT_FOUND pass: the broker reads the state of the group again."""
+    session = new_session()
+    fetch(session)
+    (problem,) = session.fetched(response(ShareFetchPartitionData(error_code=code, records=b""))).problems
+    assert problem.passes is passes
+
+
+def test_unknown_errors_of_a_partition_are_for_the_user_only_after_many_in_a_row() -> None:
+    session = new_session(P0, P1)
+
+    def passes(*codes: int) -> list[bool]:
+        fetch(session)
+        parts = [ShareFetchPartitionData(partition_index=n, error_code=code) for n, code in enumerate(codes) if code]
+        return [problem.passes for problem in session.fetched(response(*parts)).problems]
+
+    for _ in range(MAX_UNKNOWN_ERRORS):
+        assert passes(-1, 0) == [True]
+    assert passes(-1, -1) == [False, True]
+    assert passes(0, -1) == [True]
+    assert passes(-1, -1) == [True, True]
+
+
+def test_only_errors_of_leaders_name_one() -> None:
+    """Brokers send leader 0 with the others."""
+    session = new_session()
+    fetch(session)
+    (problem,) = session.fetched(response(ShareFetchPartitionData(error_code=3))).problems
+    assert problem.leader.leader_id == -1
+
+
+def test_an_acknowledgement_of_an_earlier_delivery_does_not_count_for_a_later_one() -> None:
+    session = holding()
+    assert session.expire(30) == []
+    fetch(session, 30)
+    (again,) = session.fetched(response(data(deliveries=2))).acquired
+    assert not session.acknowledge((ID, 0), 0, AckType.ACCEPT, 1)
+    assert not session.has_unanswered
+    assert session.acknowledge((ID, 0), 0, AckType.ACCEPT, again.number)
+
+
 def test_a_lost_connection_gives_up_what_was_acquired_and_reports_acknowledgements_in_doubt() -> None:
     session = holding()
-    session.acknowledge((ID, 0), 0, AckType.ACCEPT)
+    session.acknowledge((ID, 0), 0, AckType.ACCEPT, 1)
     fetch(session)
-    session.acknowledge((ID, 0), 1, AckType.ACCEPT)
+    session.acknowledge((ID, 0), 1, AckType.ACCEPT, 1)
     answer = session.lost("connection lost")
     assert answer.refused == [RefusedAcknowledgements(P0, 2, "connection lost")]
     assert (session.state, session.epoch, session.acquired) == (S.NEW, 0, 0)
-    assert not session.acknowledge((ID, 0), 2, AckType.ACCEPT)
+    assert not session.acknowledge((ID, 0), 2, AckType.ACCEPT, 1)
 
 
 def test_closing_sends_the_last_acknowledgements_and_releases_the_rest() -> None:
     session = holding()
-    session.acknowledge((ID, 0), 0, AckType.ACCEPT)
+    session.acknowledge((ID, 0), 0, AckType.ACCEPT, 1)
     session.close()
     request = acknowledging(session, wants=True)
     assert (request.share_session_epoch, session.state) == (-1, S.CLOSING)
@@ -283,7 +356,7 @@ def test_topics_that_were_not_asked_for_are_ignored() -> None:
     other = ShareFetchableTopicResponse(topic_id=b"x" * 16, partitions=(data(),))
     assert session.fetched(ShareFetchResponse(responses=(other,))) == ShareAnswer()
     strange = ShareAcknowledgeTopicResponse(topic_id=b"x" * 16, partitions=(ShareAcknowledgePartitionData(),))
-    session.acknowledge((ID, 0), 0, AckType.ACCEPT)
+    session.acknowledge((ID, 0), 0, AckType.ACCEPT, 1)
     acknowledging(session)
     answer = session.acknowledged(ShareAcknowledgeResponse(responses=(strange,)))
     assert answer.refused == [RefusedAcknowledgements(P0, 1, "UNKNOWN_SERVER_ERROR")]
@@ -300,7 +373,7 @@ def test_a_hostile_range_is_refused_before_anything_is_taken() -> None:
 
 def test_the_leader_that_an_acknowledgement_names_is_reported() -> None:
     session = holding()
-    session.acknowledge((ID, 0), 0, AckType.ACCEPT)
+    session.acknowledge((ID, 0), 0, AckType.ACCEPT, 1)
     acknowledging(session)
     leader = ShareLeaderIdAndEpoch(leader_id=3, leader_epoch=1)
     part = ShareAcknowledgePartitionData(partition_index=0, error_code=6, current_leader=leader)

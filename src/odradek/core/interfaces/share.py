@@ -56,7 +56,8 @@ class AcquiredBatch(NamedTuple):
         columns: The records, in order.
         delivery_counts: How often each was delivered, this time included.
         acknowledge: Called with a position and the acknowledgement of its record. Returns False if that has no effect:
-            the lock has expired, its session is lost, or an acknowledgement was sent before.
+            the lock has expired, its session is lost, or an acknowledgement was sent before. `ShareGroup.flush` reports
+            the first two.
     """
 
     partition: TopicPartition

@@ -188,7 +188,7 @@ class ConsumerGroupMember(BaseMember[ConsumerGroupState, ConsumerGroupEvent]):
     def leave(self) -> None:
         """Leave the group, after everything was committed. The partitions of a static member stay assigned to it until
         it restarts or its session times out."""
-        joined = (self.epoch != JOIN_EPOCH or self._sent) and self.coordinator is not None
+        joined = self.epoch != JOIN_EPOCH or self._sent
         self._go(_E.LEAVE)
         self._revoking = None
         if self.state is _S.LEAVING and not joined:
@@ -214,7 +214,7 @@ class ConsumerGroupMember(BaseMember[ConsumerGroupState, ConsumerGroupEvent]):
         """Handle the loss of the request in flight. The next heartbeat has every field again."""
         sent = self._in_flight.complete(self)
         self._sent = {}
-        if self.state is _S.LEAVING and _is_leaving(sent):
+        if self.state is _S.LEAVING and _tried_to_leave(sent):
             self._go(_E.LEFT)
         elif not self.has_ended:
             self._find_coordinator(now, backoff_s)
@@ -286,7 +286,7 @@ class ConsumerGroupMember(BaseMember[ConsumerGroupState, ConsumerGroupEvent]):
         self, sent: Request[Any], response: ConsumerGroupHeartbeatResponse, now: float, backoff_s: float
     ) -> None:
         if self.state is _S.LEAVING:
-            if _is_leaving(sent):
+            if _tried_to_leave(sent):
                 self._go(_E.LEFT)
             return
         if response.error_code == ErrorCode.FENCED_MEMBER_EPOCH and self._was_overtaken(sent):
@@ -385,5 +385,6 @@ class ConsumerGroupMember(BaseMember[ConsumerGroupState, ConsumerGroupEvent]):
         self._heartbeat_at = 0.0
 
 
-def _is_leaving(request: Request[Any]) -> bool:
-    return isinstance(request, ConsumerGroupHeartbeatRequest) and request.member_epoch < 0
+def _tried_to_leave(sent: Request[Any]) -> bool:
+    """Return True if a leaving member is not to try again after this request, whatever its outcome."""
+    return not isinstance(sent, ConsumerGroupHeartbeatRequest) or sent.member_epoch < 0

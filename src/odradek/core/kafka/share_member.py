@@ -107,16 +107,15 @@ class ShareMember(BaseMember[ShareMemberState, ShareMemberEvent]):
 
     def leave(self) -> None:
         """Leave the group."""
-        joined = self.epoch != JOIN_EPOCH and self.coordinator is not None
         self._go(_E.LEAVE)
-        if self.state is _S.LEAVING and not joined and self._in_flight.is_free:
+        if self.state is _S.LEAVING and self.epoch == JOIN_EPOCH and self._in_flight.is_free:
             self._go(_E.LEFT)
 
     def connection_lost(self, now: float, backoff_s: float = 0.1) -> None:
         """Handle the loss of the request in flight. The next heartbeat names the topics again."""
         sent = self._in_flight.complete(self)
         self._sends_topics = True
-        if self.state is _S.LEAVING and (_is_leaving(sent) or self.epoch == JOIN_EPOCH):
+        if self.state is _S.LEAVING and (_tried_to_leave(sent) or self.epoch == JOIN_EPOCH):
             self._go(_E.LEFT)  # the coordinator removes the member when its session times out
         elif not self.has_ended:
             self._find_coordinator(now, backoff_s)
@@ -168,7 +167,7 @@ class ShareMember(BaseMember[ShareMemberState, ShareMemberEvent]):
     ) -> None:
         if self.state is _S.LEAVING:
             # A heartbeat that joined may still be answered: the member has something to leave only then.
-            if _is_leaving(sent) or response.error_code:
+            if _tried_to_leave(sent) or response.error_code:
                 self._go(_E.LEFT)
             else:
                 self.epoch = response.member_epoch
@@ -228,5 +227,6 @@ class ShareMember(BaseMember[ShareMemberState, ShareMemberEvent]):
         self._heartbeat_at = 0.0
 
 
-def _is_leaving(request: Request[Any]) -> bool:
-    return isinstance(request, ShareGroupHeartbeatRequest) and request.member_epoch == LEAVE_EPOCH
+def _tried_to_leave(sent: Request[Any]) -> bool:
+    """Return True if a leaving member is not to try again after this request, whatever its outcome."""
+    return not isinstance(sent, ShareGroupHeartbeatRequest) or sent.member_epoch == LEAVE_EPOCH

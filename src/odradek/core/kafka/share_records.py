@@ -34,7 +34,7 @@ class RecordState(Enum):
 
 @dataclass(slots=True)
 class _Acquired:
-    delivery_count: int
+    acquisition: int
     locked_until: float
     state: RecordState = RecordState.ACQUIRED
     acknowledgement: AckType = AckType.GAP
@@ -122,7 +122,9 @@ class AcquiredPartition:
     def __len__(self) -> int:
         return len(self._records)
 
-    def acquire(self, ranges: Sequence[AcquiredRecords], rows: AcquiredRows, locked_until: float) -> None:
+    def acquire(
+        self, ranges: Sequence[AcquiredRecords], rows: AcquiredRows, locked_until: float, acquisition: int = 0
+    ) -> None:
         """Add the acquired ranges of a response.
 
         Offsets without a record (compacted away, or control records) are acknowledged as gaps. Those behind an error of
@@ -132,6 +134,7 @@ class AcquiredPartition:
             ranges: As the broker sent them.
             rows: The records among them.
             locked_until: When the lock expires (s).
+            acquisition: Tells one delivery of a record from the next one.
 
         Raises:
             RemoteProtocolError: See `check_ranges`. Nothing was added.
@@ -141,21 +144,22 @@ class AcquiredPartition:
         behind = max(exists, default=-1)
         for acquired in ranges:
             for offset in range(acquired.first_offset, acquired.last_offset + 1):
-                record = self._records[offset] = _Acquired(acquired.delivery_count, locked_until)
+                record = self._records[offset] = _Acquired(acquisition, locked_until)
                 if offset not in exists:
                     undecoded = not rows.is_whole and offset > behind
                     record.state = RecordState.WAITING
                     record.acknowledgement = AckType.RELEASE if undecoded else AckType.GAP
 
-    def acknowledge(self, offset: int, kind: AckType) -> bool:
+    def acknowledge(self, offset: int, kind: AckType, acquisition: int = 0) -> bool:
         """Acknowledge a record; until it is sent, a later acknowledgement replaces an earlier one. One that comes while
         a renewal is in flight is sent after the answer to that.
 
         Returns:
-            False: the record is not acquired any more, or its acknowledgement has been sent.
+            False: the record is not acquired any more, or was acquired again since then, or its acknowledgement has
+                been sent.
         """
         record = self._records.get(offset)
-        if record is None:
+        if record is None or record.acquisition != acquisition:
             return False
         if record.state is not RecordState.SENT:
             record.state, record.acknowledgement = RecordState.WAITING, kind
@@ -219,7 +223,7 @@ class AcquiredPartition:
             if not code and record.acknowledgement is AckType.RENEW:
                 record.state, record.locked_until = RecordState.ACQUIRED, locked_until
                 if record.after_renewal is not None:
-                    self.acknowledge(offset, record.after_renewal)
+                    self.acknowledge(offset, record.after_renewal, record.acquisition)
                     record.after_renewal = None
             else:
                 refused += bool(code) and record.acknowledgement is not AckType.GAP

@@ -1,7 +1,8 @@
 """The share session with one broker (KIP-932): which request is next, and what its response means.
 
 A session counts its requests, ShareFetch and ShareAcknowledge together, so that one of them at most is in flight. Epoch
-0 opens it, -1 closes it and releases everything that is acquired. The broker forgets it with its connection.
+0 opens it, -1 closes it and releases everything that is acquired. The broker forgets it with its connection. Another
+session in its place releases nothing: after an error it is closed first.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class ShareSessionState(Enum):
 
     NEW = "epoch 0: the next request opens a session"
     OPEN = "each request has the next epoch"
+    REFUSED = "epoch -1: after an error, the next request closes it, and another one is opened"
     CLOSING = "epoch -1: the request in flight closes the session"
     CLOSED = "no further request"
 
@@ -67,6 +69,7 @@ class ShareSessionEvent(Enum):
 
     ANSWERED = "a response arrived"
     LOST = "the broker has no such session, or the connection was lost"
+    REFUSE = "an error of a whole response"
     CLOSE = "close"
 
 
@@ -82,15 +85,19 @@ SHARE_SESSION: Machine[ShareSessionState, ShareSessionEvent] = Machine(
         (_S.OPEN, _E.ANSWERED): _S.OPEN,
         (_S.OPEN, _E.LOST): _S.NEW,
         (_S.OPEN, _E.CLOSE): _S.CLOSING,
-        (_S.CLOSING, _E.ANSWERED): _S.CLOSED,
-        (_S.CLOSING, _E.LOST): _S.CLOSED,
+        **{(state, _E.REFUSE): _S.REFUSED for state in (_S.NEW, _S.OPEN)},
+        **{(_S.REFUSED, event): _S.NEW for event in (_E.ANSWERED, _E.LOST, _E.REFUSE)},
+        (_S.REFUSED, _E.CLOSE): _S.CLOSING,
+        **{(_S.CLOSING, event): _S.CLOSED for event in (_E.ANSWERED, _E.LOST, _E.REFUSE)},
         (_S.CLOSED, _E.CLOSE): _S.CLOSED,
     },
 )
 
-_SESSION_ERRORS = frozenset(
-    {ErrorCode.SHARE_SESSION_NOT_FOUND, ErrorCode.INVALID_SHARE_SESSION_EPOCH, ErrorCode.SHARE_SESSION_LIMIT_REACHED}
-)
+_NO_SESSION = frozenset({ErrorCode.SHARE_SESSION_NOT_FOUND, ErrorCode.SHARE_SESSION_LIMIT_REACHED})
+
+_PASSING = frozenset({ErrorCode.FENCED_STATE_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND})
+"""Errors of a partition that pass although the error table does not say so: the broker reads the state of the group
+again."""
 
 NO_LEADER = ShareLeaderIdAndEpoch(leader_id=-1, leader_epoch=-1)
 
@@ -117,11 +124,19 @@ class ShareLimits:
 
 @dataclass(frozen=True, slots=True)
 class Acquisition:
-    """Records of one partition that the session has acquired."""
+    """Records of one partition that the session has acquired.
+
+    Args:
+        partition: Where they come from.
+        key: The same by the id of its topic.
+        rows: The records.
+        number: Tells it from the acquisitions of other responses.
+    """
 
     partition: TopicPartition
     key: Key
     rows: AcquiredRows
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +163,14 @@ class PartitionProblem:
         code: The error code.
         text: The broker's own text, if there is one.
         leader: The leader that the response names; id -1: none.
+        passes: A later request may succeed.
     """
 
     partition: TopicPartition
     code: int
     text: str = ""
     leader: ShareLeaderIdAndEpoch = NO_LEADER
+    passes: bool = True
 
 
 @dataclass(slots=True)
@@ -199,10 +216,12 @@ class ShareSession:
         self._at_broker: set[Key] = set()  # the partitions that the broker reads for this session
         self._failed: set[Key] = set()  # those of them that had an error in the last response
         self._acquired: dict[Key, AcquiredPartition] = {}
+        self._acquisitions = 0  # responses that may have brought some
         self._names: dict[bytes, str] = {}
         self._sent_at, self.lock_s = 0.0, DEFAULT_LOCK_S
         self._closes = False  # the next request is the last one
         self._unknown_errors = 0  # in a row
+        self._unknown_errors_of: dict[Key, int] = {}  # the same for partitions
 
     def __repr__(self) -> str:
         return f"<ShareSession {self.state.name}, epoch {self.epoch}, {self.acquired} acquired>"
@@ -217,11 +236,11 @@ class ShareSession:
         """True if an acknowledgement is to be sent, or waits for its response."""
         return any(records.has_unanswered for records in self._acquired.values())
 
-    def acknowledge(self, key: Key, offset: int, kind: AckType) -> bool:
-        """Acknowledge a record with the next request. Return False if it is not acquired any more, or its
-        acknowledgement was sent."""
+    def acknowledge(self, key: Key, offset: int, kind: AckType, number: int) -> bool:
+        """Acknowledge a record of an acquisition with the next request. Return False if it is not acquired any more, or
+        was acquired again since then, or its acknowledgement was sent."""
         records = self._acquired.get(key)
-        return records is not None and records.acknowledge(offset, kind)
+        return records is not None and records.acknowledge(offset, kind, number)
 
     def expire(self, now: float) -> list[RefusedAcknowledgements]:
         """Drop the records whose locks have expired; return the acknowledgements that come too late."""
@@ -256,16 +275,20 @@ class ShareSession:
         # A ShareFetch that names a partition has it read from then on, and one that renews locks brings no records.
         # What it cannot carry goes first. A session is only opened by a ShareFetch without acknowledgements.
         renews = any(self._acquired[key].renews for key in waiting)
-        if self.state is _S.CLOSING or (waiting and (renews or not fetch or waiting - wanted)):
+        if self._ends_session or (waiting and (renews or not fetch or waiting - wanted)):
             return self._acknowledge_request(waiting, renews)
         return self._fetch_request(wanted, waiting) if fetch and wanted else None
+
+    @property
+    def _ends_session(self) -> bool:
+        return self.state in (_S.CLOSING, _S.REFUSED)
 
     def _acknowledge_request(self, waiting: set[Key], renews: bool) -> ShareAcknowledgeRequest:
         batches = self._pop(waiting)
         return ShareAcknowledgeRequest(
             group_id=self._group,
             member_id=self._member_id,
-            share_session_epoch=-1 if self.state is _S.CLOSING else self.epoch,
+            share_session_epoch=-1 if self._ends_session else self.epoch,
             is_renew_ack=renews,
             topics=tuple(
                 AcknowledgeTopic(
@@ -322,12 +345,15 @@ class ShareSession:
         if response.error_code:
             return self._end(response)
         self._count(response)
-        answer = ShareAnswer()
+        answer, before, self._unknown_errors_of = ShareAnswer(), self._unknown_errors_of, {}
+        self._acquisitions += 1
         for topic in response.responses:
             for data in topic.partitions:
                 key = topic.topic_id, data.partition_index
                 if topic.topic_id in self._names:
                     self._answer_acknowledgements(key, data.acknowledge_error_code, answer)
+                    if data.error_code == ErrorCode.UNKNOWN_SERVER_ERROR:
+                        self._unknown_errors_of[key] = before.get(key, 0) + 1
                     self._take(key, data, answer)
         self._complete(answer)
         return answer
@@ -335,6 +361,9 @@ class ShareSession:
     def acknowledged(self, response: ShareAcknowledgeResponse) -> ShareAnswer:
         """Apply the response to a ShareAcknowledge."""
         closes = self.state is _S.CLOSING
+        if self.state is _S.REFUSED:
+            self.state = SHARE_SESSION.after(self.state, _E.ANSWERED)
+            return ShareAnswer()
         if response.error_code:
             return self._end(response)
         self._count(response)
@@ -355,7 +384,10 @@ class ShareSession:
     def lost(self, why: str) -> ShareAnswer:
         """Apply the loss of the session: of its connection, or because the broker does not know it. Return the
         acknowledgements that may not count: what was sent may have arrived."""
-        self.state, self.epoch = SHARE_SESSION.after(self.state, _E.LOST), 0
+        return self._lose(why, _E.LOST)
+
+    def _lose(self, why: str, event: ShareSessionEvent) -> ShareAnswer:
+        self.state, self.epoch = SHARE_SESSION.after(self.state, event), 0
         self._at_broker, self._failed = set(), set()
         answer = ShareAnswer()
         for key, records in self._acquired.items():
@@ -377,12 +409,11 @@ class ShareSession:
     def _end(self, response: ShareFetchResponse | ShareAcknowledgeResponse) -> ShareAnswer:
         """Begin a new session: after any error of a whole response it is unknown what the broker has counted."""
         code, text = response.error_code, response.error_message
-        answer = self.lost(text or ErrorCode(code).name)
+        answer = self._lose(text or ErrorCode(code).name, _E.LOST if code in _NO_SESSION else _E.REFUSE)
         answer.code, answer.text = code, text or ""
         # Brokers send UNKNOWN_SERVER_ERROR while a topic of the session is being deleted (seen on 4.3.1).
         self._unknown_errors = self._unknown_errors + 1 if code == ErrorCode.UNKNOWN_SERVER_ERROR else 0
-        unknown_passes = 0 < self._unknown_errors <= MAX_UNKNOWN_ERRORS
-        answer.passes = code in _SESSION_ERRORS or ErrorCode(code).retriable or unknown_passes
+        answer.passes = ErrorCode(code).retriable or 0 < self._unknown_errors <= MAX_UNKNOWN_ERRORS
         return answer
 
     def _answer_acknowledgements(self, key: Key, code: int, answer: ShareAnswer) -> None:
@@ -400,17 +431,19 @@ class ShareSession:
             # The broker may have dropped it from the session: the next request names it again. Or it has not, and reads
             # it, with the same error, until a request forgets it.
             self._failed.add(key)
-            answer.problems.append(
-                PartitionProblem(partition, data.error_code, data.error_message or "", data.current_leader)
-            )
+            code, text = ErrorCode(data.error_code), data.error_message or ""
+            leader = data.current_leader if code in _LEADER_ERRORS else NO_LEADER
+            passes = (code.retriable and code != ErrorCode.CORRUPT_MESSAGE) or code in _PASSING
+            passes |= 0 < self._unknown_errors_of.get(key, 0) <= MAX_UNKNOWN_ERRORS
+            answer.problems.append(PartitionProblem(partition, code, text, leader, passes))
             return
         if not data.acquired_records:
             return
         # The lock begins at the broker after the request was sent, so that this expires a little before it does.
         rows = decode_acquired(partition, memoryview(data.records or b""), data.acquired_records, self._options)
         records = self._acquired.setdefault(key, AcquiredPartition())
-        records.acquire(data.acquired_records, rows, self._sent_at + self.lock_s)
-        answer.acquired.append(Acquisition(partition, key, rows))
+        records.acquire(data.acquired_records, rows, self._sent_at + self.lock_s, self._acquisitions)
+        answer.acquired.append(Acquisition(partition, key, rows, self._acquisitions))
 
     def _complete(self, answer: ShareAnswer) -> None:
         """Fail acknowledgements that the response says nothing about."""

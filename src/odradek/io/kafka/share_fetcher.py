@@ -16,7 +16,7 @@ import anyio
 from odradek.core.backoff import Backoff
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.share_session import ShareAnswer, ShareSession, ShareSessionState
-from odradek.errors import OdradekError
+from odradek.errors import BrokerError, OdradekError
 from odradek.io.kafka.connection import KafkaConnection
 from odradek.io.notifier import Notifier
 from odradek.wire.kafka.messages.share_groups import ShareAcknowledgeRequest, ShareFetchRequest
@@ -24,6 +24,9 @@ from odradek.wire.kafka.messages.share_groups import ShareAcknowledgeRequest, Sh
 __all__ = ["ShareFetcher", "ShareReceiver"]
 
 log = logging.getLogger("odradek.group")
+
+WARNING_AFTER = 3
+"""Failures in a row after which there is a warning: not when a leader has moved, or a broker was restarted."""
 
 EXPIRY_CHECK_S = 1.0
 """Records whose locks have expired are dropped after this time at the latest (s)."""
@@ -92,16 +95,19 @@ class ShareFetcher:
                 if request is None:
                     await self.changed.wait(version, EXPIRY_CHECK_S)
                     continue
-                succeeded = await self._exchange(request)
-                failures = 0 if succeeded else failures + 1
+                problem = await self._exchange(request)
+                failures = failures + 1 if problem else 0
+                if failures == WARNING_AFTER:
+                    log.warning("%s; trying again", problem)
                 if failures:
                     await anyio.sleep(self._backoff.delay(failures - 1, random()))
         finally:
             self.ended = True
             self.answered.notify()
 
-    async def _exchange(self, request: ShareFetchRequest | ShareAcknowledgeRequest) -> bool:
-        """Send a request and apply its response. Return False if there is a reason to wait before the next one."""
+    async def _exchange(self, request: ShareFetchRequest | ShareAcknowledgeRequest) -> str:
+        """Send a request and apply its response. Return the reason to wait before the next one; empty if there is
+        none."""
         try:
             if isinstance(request, ShareFetchRequest):
                 answer = self.session.fetched(await self._connection().submit(request))
@@ -111,11 +117,21 @@ class ShareFetcher:
             self._receive(self.session.lost(str(error)))
             if not error.retriable:
                 raise
-            return False
+            return str(error)
         self._receive(answer)
-        if answer.code and not answer.passes:
-            raise broker_error(answer.code, f"{self._connection().address}: {type(request).__name__} {answer.text}")
-        return not answer.code and not answer.problems
+        refusal: BrokerError | None = None
+        if answer.code:
+            refusal = self._error(request, answer.code, answer.text)
+        elif answer.problems and not answer.acquired:
+            problem = answer.problems[0]
+            refusal = self._error(request, problem.code, f"{problem.partition} {problem.text}")
+        if refusal is not None and not answer.passes:
+            raise refusal
+        return "" if refusal is None else str(refusal)
+
+    def _error(self, request: ShareFetchRequest | ShareAcknowledgeRequest, code: int, text: str) -> BrokerError:
+        what = f"share group {request.group_id}: {self._connection().address}: {request.SPEC.name}"
+        return broker_error(code, f"{what} {text}".rstrip())
 
     def _receive(self, answer: ShareAnswer) -> None:
         self._receiver.receive(self, answer)

@@ -10,6 +10,7 @@ import logging
 import math
 from base64 import urlsafe_b64encode
 from collections import deque
+from dataclasses import replace
 from functools import partial
 from random import random
 from typing import Any
@@ -47,6 +48,9 @@ log = logging.getLogger("odradek.group")
 
 LEAVE_S = 5.0
 """Time that a member whose fetcher has failed has for leaving (s)."""
+
+NOT_ACQUIRED = "their locks had expired, or the session with the broker was lost"
+"""The reason why acknowledgements that were not sent do not count."""
 
 MAX_NAMED = 5
 """Partitions named in one error; further ones are only counted."""
@@ -196,30 +200,32 @@ class KafkaShareGroup:
         for acquired in answer.acquired:
             self._take(fetcher, acquired)
         for refused in answer.refused:
-            before = self._refused.get(refused.partition)
-            count = refused.count + (0 if before is None else before.count)
-            self._refused[refused.partition] = RefusedAcknowledgements(refused.partition, count, refused.why)
-            log.warning(
-                "share group %s: %d acknowledgements of %s do not count (%s): these records are delivered again",
-                self._subscription.group,
-                refused.count,
-                refused.partition,
-                refused.why,
-            )
+            self._add_refused(refused)
         for problem in answer.problems:
             self._report(problem)
-        if answer.code:
+        if answer.code or any(problem.passes for problem in answer.problems):
             self._refresh_soon()
         self._changed.notify()
 
+    def _add_refused(self, refused: RefusedAcknowledgements) -> None:
+        before = self._refused.get(refused.partition)
+        if before is None or before.why != refused.why:
+            log.warning("%s", _describe_refused(self._subscription.group, {refused.partition: refused}))
+        count = refused.count + (0 if before is None else before.count)
+        self._refused[refused.partition] = replace(refused, count=count)
+
     def _take(self, fetcher: ShareFetcher, acquired: Acquisition) -> None:
-        rows = acquired.rows
+        rows, acknowledged = acquired.rows, set[int]()
         if len(rows.columns):
 
             def acknowledge(position: int, kind: AckType) -> bool:
                 if kind is AckType.RENEW and not fetcher.session.has_renewal:
                     raise Unsupported("renewing the lock of a record", "Kafka 4.2")
-                counts = fetcher.session.acknowledge(acquired.key, position, kind)
+                counts = fetcher.session.acknowledge(acquired.key, position, kind, acquired.number)
+                if not counts and position not in acknowledged:
+                    self._add_refused(RefusedAcknowledgements(acquired.partition, 1, NOT_ACQUIRED))
+                if not counts or kind is not AckType.RENEW:
+                    acknowledged.add(position)
                 fetcher.changed.notify()
                 return counts
 
@@ -228,18 +234,17 @@ class KafkaShareGroup:
             self._ready.append(rows.error)
 
     def _report(self, problem: PartitionProblem) -> None:
-        """Look for a new leader after an error that passes; hand over any other one."""
+        """Take the new leader that an error which passes may name; hand over any other error."""
         error = broker_error(
-            problem.code, f"share group {self._subscription.group}: {problem.partition} {problem.text}"
+            problem.code, f"share group {self._subscription.group}: {problem.partition} {problem.text}".rstrip()
         )
         self.problem = str(error)
-        if not error.retriable and not error.refresh_metadata:
+        if not problem.passes:
             self._ready.append(error)
             return
         leader = problem.leader
         if leader.leader_id >= 0:
             self._access.metadata.leader_changed(problem.partition, leader.leader_id, leader.leader_epoch, ())
-        self._refresh_soon()
 
     def _refresh_soon(self) -> None:
         """Read the metadata again, in the background: a partition has another leader, or a topic was deleted."""
