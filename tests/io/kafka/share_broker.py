@@ -37,7 +37,7 @@ from odradek.wire.kafka.messages.share_groups import (
     ShareGroupHeartbeatResponse,
 )
 
-__all__ = ["Session", "SharingBroker"]
+__all__ = ["FEATURE", "Session", "SharingBroker"]
 
 FEATURE = FinalizedFeatureKey(name="share.version", max_version_level=1, min_version_level=1)
 TOPIC_ID = b"t" * 16

@@ -10,7 +10,8 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.io.kafka.share_broker import SharingBroker
+from tests.io.kafka.peer import EVERYTHING
+from tests.io.kafka.share_broker import FEATURE, SharingBroker
 from tests.io.kafka.test_membership import driver_at
 
 from odradek.client.consumer.share import ShareConsumer
@@ -20,6 +21,7 @@ from odradek.io.kafka.driver import KafkaDriver
 from odradek.io.kafka.share_group import KafkaShareGroup
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.groups import FindCoordinatorRequest
+from odradek.wire.kafka.messages.metadata import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from odradek.wire.kafka.messages.share_groups import (
     ShareAcknowledgeRequest,
     ShareFetchRequest,
@@ -29,6 +31,7 @@ from odradek.wire.kafka.messages.share_groups import (
 
 pytestmark = pytest.mark.anyio
 E = ErrorCode
+SHARE_REQUESTS = (ShareGroupHeartbeatRequest, ShareFetchRequest, ShareAcknowledgeRequest)
 
 SESSION = (E.SHARE_SESSION_NOT_FOUND, E.INVALID_SHARE_SESSION_EPOCH)
 LEADER = (
@@ -324,6 +327,28 @@ async def test_a_broker_that_refuses_again_and_again_is_told_of_once(
         await anext(consumer)
     warnings = [each.message for each in caplog.records if "SHARE_SESSION_LIMIT_REACHED" in each.message]
     assert warnings == ["share group g: b:9092: ShareFetch: SHARE_SESSION_LIMIT_REACHED (code 133); trying again"]
+
+
+@pytest.mark.parametrize("release", ["3.9", "4.0", "4.1"])
+async def test_a_cluster_without_share_groups_is_named_with_the_release_that_has_them(
+    release: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The early access of 4.0 has version 0 of the requests, and 4.1 has the feature off unless it is asked for."""
+    peer, keys = SharingBroker(), {each.SPEC.key for each in SHARE_REQUESTS}
+    apis = {api.api_key: api for api in EVERYTHING.api_keys}
+    if release == "3.9":
+        apis = {key: api for key, api in apis.items() if key not in keys}
+    elif release == "4.0":
+        apis |= {key: ApiVersion(api_key=key, min_version=0, max_version=0) for key in keys}
+    features = () if release == "4.1" else (FEATURE,)
+    peer.answers[ApiVersionsRequest] = lambda request, version: ApiVersionsResponse(
+        api_keys=tuple(apis.values()), finalized_features=features
+    )
+    async with driver_at(peer, monkeypatch) as driver:
+        with pytest.raises(Unsupported, match=r"a share group .* needs Kafka 4\.1, and share\.version 1"):
+            async with consumer_of(driver):
+                raise AssertionError("entered")
+    assert [each.message for each in caplog.records] == [], "what is raised is not logged as well"
 
 
 def _session_of(consumer: ShareConsumer) -> ShareSession:

@@ -281,7 +281,7 @@ class ShareConsumer:
             await self._background.stop()
         if leaving is not None and kind is None:
             raise leaving
-        if leaving is not None:
+        if leaving is not None and leaving is not error:
             log.warning("share group %s: while leaving: %s", self._subscription.group, leaving)
 
     async def _leave(self) -> OdradekError | None:
