@@ -66,6 +66,7 @@ class SharingBroker(Peer):
         per_fetch: Records of a partition that are acquired at a time.
 
     Attributes:
+        leader: The id of the broker that leads the partitions.
         members: The epochs of the members.
         sessions: By member.
         held: Who has acquired a record, which is a partition and an offset.
@@ -90,6 +91,7 @@ class SharingBroker(Peer):
             }
         )
         self._records, self._partitions, self._per_fetch = records, partitions, per_fetch
+        self.leader = 1
         self.members: dict[str, int] = {}
         self.sessions: dict[str, Session] = {}
         self.held: dict[tuple[int, int], str] = {}
@@ -115,7 +117,8 @@ class SharingBroker(Peer):
     def _metadata(self, request: MetadataRequest, version: int) -> MetadataResponse:
         if any(topic.name is None for topic in request.topics or ()):
             return metadata_response(MetadataResponseTopic(name="t", topic_id=TOPIC_ID))
-        return metadata_response(topic_response("t", *[1] * self._partitions, topic_id=TOPIC_ID))
+        topic = topic_response("t", *[self.leader] * self._partitions, topic_id=TOPIC_ID)
+        return metadata_response(topic, hosts={1: "b", 2: "c"})
 
     def _coordinator(self, request: FindCoordinatorRequest, version: int) -> Answer:
         refusal = self.refuse(request)

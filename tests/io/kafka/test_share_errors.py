@@ -10,18 +10,25 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.abc import ByteStream
 from tests.io.kafka.peer import EVERYTHING
 from tests.io.kafka.share_broker import FEATURE, SharingBroker
 from tests.io.kafka.test_membership import driver_at
 
 from odradek.client.consumer.share import ShareConsumer
 from odradek.core.kafka.share_session import ShareSession
-from odradek.errors import BrokerError, DeadlineError, GroupError, OdradekError, Unsupported
+from odradek.errors import BrokerError, DeadlineError, GroupError, OdradekError, Unreachable, Unsupported
 from odradek.io.kafka.driver import KafkaDriver
 from odradek.io.kafka.share_group import KafkaShareGroup
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.groups import FindCoordinatorRequest
-from odradek.wire.kafka.messages.metadata import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from odradek.wire.kafka.messages.metadata import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
 from odradek.wire.kafka.messages.share_groups import (
     ShareAcknowledgeRequest,
     ShareFetchRequest,
@@ -327,6 +334,49 @@ async def test_a_broker_that_refuses_again_and_again_is_told_of_once(
         await anext(consumer)
     warnings = [each.message for each in caplog.records if "SHARE_SESSION_LIMIT_REACHED" in each.message]
     assert warnings == ["share group g: b:9092: ShareFetch: SHARE_SESSION_LIMIT_REACHED (code 133); trying again"]
+
+
+class LosingBroker(SharingBroker):
+    """Two brokers, of which the second one leads until it is gone."""
+
+    def __init__(self) -> None:
+        super().__init__(records=2, per_fetch=1)
+        self.leader = 2
+        self.asked = 0  # how often the new leader is not elected yet when metadata is read
+
+    def end(self, member_id: str) -> None:
+        """End the second broker, and what it knows of a member."""
+        self.leader, self.asked = -1, 3
+        self.sessions.clear()
+        self.release(member_id)
+
+    def _metadata(self, request: MetadataRequest, version: int) -> MetadataResponse:
+        if self.leader < 0:
+            self.asked -= 1
+            self.leader = 2 if self.asked else 1
+            response = super()._metadata(request, version)
+            self.leader = -1 if self.asked else 1
+            return response
+        return super()._metadata(request, version)
+
+    async def dial(self, host: str, port: int, timeout: float) -> ByteStream:
+        if host == "c" and self.leader != 2:
+            raise Unreachable("tcp", "c:9092", "Connection refused")
+        return await super().dial(host, port, timeout)
+
+
+async def test_a_new_leader_is_read_after_the_broker_of_the_old_one_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing but the loss of its connections says so."""
+    peer = LosingBroker()
+    async with driver_at(peer, monkeypatch) as driver, consumer_of(driver) as consumer:
+        await anext(consumer)
+        peer.end(consumer.member_id)
+        await peer.hang_up()
+        with anyio.fail_after(5):
+            assert {(await anext(consumer)).delivery_count for _ in range(2)} == {1, 2}
+        with pytest.raises(GroupError, match="1 of t/0"):
+            await consumer.commit()
+    assert peer.done.keys() == peer.all_records
 
 
 @pytest.mark.parametrize("release", ["3.9", "4.0", "4.1"])

@@ -181,7 +181,8 @@ class ShareAnswer:
         acquired: New records.
         refused: Acknowledgements that do not count.
         problems: Errors of partitions.
-        code: Error code of the response as a whole, which has ended the session; 0 if it goes on.
+        code: Error code of the response as a whole, which has ended the session, or NETWORK_EXCEPTION without one; 0 if
+            the session goes on.
         text: The broker's own text for it.
         passes: A new session may go on after that error.
     """
@@ -384,7 +385,9 @@ class ShareSession:
     def lost(self, why: str) -> ShareAnswer:
         """Apply the loss of the session: of its connection, or because the broker does not know it. Return the
         acknowledgements that may not count: what was sent may have arrived."""
-        return self._lose(why, _E.LOST)
+        answer = self._lose(why, _E.LOST)
+        answer.code = ErrorCode.NETWORK_EXCEPTION
+        return answer
 
     def _lose(self, why: str, event: ShareSessionEvent) -> ShareAnswer:
         self.state, self.epoch = SHARE_SESSION.after(self.state, event), 0

@@ -86,6 +86,7 @@ class KafkaShareGroup:
         self._changed = Notifier()  # records, an assignment, or the end
         self._leaves = self._ended = self._started = False
         self._joined = False
+        self._is_stale = self._refreshing = False  # the metadata
         self._tasks: TaskGroup | None = None
         self._error: Exception | None = None
         self._failures = 0
@@ -248,11 +249,18 @@ class KafkaShareGroup:
 
     def _refresh_soon(self) -> None:
         """Read the metadata again, in the background: a partition has another leader, or a topic was deleted."""
-        if self._tasks is not None:
+        self._is_stale = True
+        if self._tasks is not None and not self._refreshing:
+            self._refreshing = True
             self._tasks.start_soon(self._guard, self._refresh)
 
     async def _refresh(self) -> None:
-        await retry(self._access.metadata.refresh, self._access.backoff)
+        try:
+            while self._is_stale:
+                self._is_stale = False
+                await retry(self._access.metadata.refresh, self._access.backoff)
+        finally:
+            self._refreshing = False
 
     # ---- the member ----
 
