@@ -26,7 +26,7 @@ ALLOWED = {
     "client/consumer/reader.py _positions_in_present_topics": "a position without an id is one in the topic of today",
     "core/kafka/admin_topics.py id_text": "shows an id to the user: None where the broker has sent none",
     "core/kafka/admin_transactions.py abort_request": "without a marker of a producer there is no epoch to compare",
-    "core/kafka/consumer_group_member.py _is_leaving": "the epoch of a member that leaves is -1 or -2 (KIP-848)",
+    "core/kafka/consumer_group_member.py _tried_to_leave": "the epoch of a member that leaves is -1 or -2 (KIP-848)",
     "core/kafka/fetch_results.py fetch_step": "a broker names a diverging epoch where the log has diverged",
     "core/kafka/metrics_push.py _subscribe": "a broker need not repeat the id that it gave to this client",
     "core/kafka/routing_snapshot.py topic_id": "shows an id to the client: None where no broker has sent one",
