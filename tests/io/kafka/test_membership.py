@@ -260,7 +260,9 @@ async def test_a_leader_that_may_not_read_a_topic_fails_and_leaves(monkeypatch: 
         with anyio.fail_after(10):
             with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
                 await member.run(Listener())
-            await anyio.wait_all_tasks_blocked()
+            before = len(peer.of(HeartbeatRequest))
+            await anyio.sleep(0.2)  # four intervals of heartbeats
+            assert len(peer.of(HeartbeatRequest)) == before
             assert not peer.of(LeaveGroupRequest), "what was read before is yet to be committed"
             await member.leave()
     assert [left.members[0].member_id for left in peer.of(LeaveGroupRequest)] == ["m0"]

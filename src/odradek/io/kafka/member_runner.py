@@ -228,12 +228,16 @@ class MemberRunner:
             self._heartbeats.start()
         while True:
             version = self._reported.version
+            if self._error is not None and not (self._leaving or self.member.has_ended):
+                # It leaves when what was read is committed. Without heartbeats its group waits for a session at most.
+                self._heartbeats.stop()
+                await self._reported.wait(version)
+                continue
             now = anyio.current_time()
             if self._leaving:
                 self._begin_to_leave()
-            if self._leaving or self._error is None:  # a member that has failed leaves when it is told to
-                for effect in self.member.poll(now):
-                    self._begin(effect, tasks)
+            for effect in self.member.poll(now):
+                self._begin(effect, tasks)
             if self.member.has_ended:
                 return
             self._report_to_thread()
