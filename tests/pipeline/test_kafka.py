@@ -26,7 +26,7 @@ from odradek.testing import KafkaBroker
 from odradek.types import Columns, TopicPartition
 
 from ..brokers import foreign
-from ..spark.kafka import alter, numbers, recreate, write
+from ..spark.kafka import add_partitions, alter, numbers, recreate, write
 from .workspace import in_process
 
 KINDS = pytest.mark.parametrize("kind", ["delta", "iceberg"])
@@ -209,7 +209,8 @@ def test_partitions_that_a_topic_made_again_has_no_more_are_named_once(
     work = KafkaWorkspace(tmp_path, odradek_kafka)
     work.file.write_text(work.file.read_text().replace("[flows.a]", '[flows.a]\ndata_loss = "skip"'))
     write(odradek_kafka, work.topic, numbers(20))
-    assert work.run().rows == 20
+    write(odradek_kafka, work.topic, numbers(10), partition=1)
+    assert work.run().rows == 30
     recreate(odradek_kafka, work.topic, 1)
     write(odradek_kafka, work.topic, numbers(5, 1000))
     summary = work.run()
@@ -218,6 +219,10 @@ def test_partitions_that_a_topic_made_again_has_no_more_are_named_once(
     write(odradek_kafka, work.topic, numbers(5, 2000))
     summary = work.run()
     assert (summary.rows, summary.problems, summary.gaps) == (5, (), [])
+    add_partitions(odradek_kafka, work.topic, 2)
+    write(odradek_kafka, work.topic, numbers(5, 3000), partition=1)
+    assert work.run().rows == 5, "a partition that is there again is read from its beginning"
+    assert work.verified().ok
 
 
 def test_a_record_without_the_ids_of_topics_is_continued_and_the_next_one_has_them(

@@ -52,6 +52,16 @@ def recreate(kafka: KafkaBroker, topic: str, partitions: int) -> None:
     anyio.run(change)
 
 
+def add_partitions(kafka: KafkaBroker, topic: str, total: int) -> None:
+    """Give a topic so many partitions in all."""
+
+    async def change() -> None:
+        async with od.connect(f"kafka://{kafka.bootstrap}") as k:
+            (await k.admin.add_partitions({topic: total})).check()
+
+    anyio.run(change)
+
+
 def alter(kafka: KafkaBroker, topic: str, entries: dict[str, str | None]) -> None:
     """Set entries of the configuration of a topic."""
 

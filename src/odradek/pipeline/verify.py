@@ -132,6 +132,7 @@ def _of_records(commits: Sequence[Commit]) -> Iterator[Finding]:
             if start != before and (partition.topic, partition.name, before) not in remade:
                 what = f"batch {commit.batch} does not start where the last one ended"
                 yield Finding("record", f"{partition} [{before}, {start})", what)
+        reached = {each: at for each, at in reached.items() if (each.topic, each.name, at) not in remade}
         reached.update(to_positions(commit.end))
 
 
