@@ -91,10 +91,10 @@ class KafkaSegment(SegmentFile):
                 decoder.feed(memoryview(chunk))
                 if decoder.at_filler or decoder.partial_size > decoder.partial_bytes + end - at:
                     break  # what follows cannot be found, and its length must not decide how much memory is taken
-                if is_full := decoder.is_full:  # the rest of the chunk is not decoded
-                    at = self.seek(file, decoder.fetch_position)
+                if decoder.unread_bytes:
+                    at -= decoder.unread_bytes
                     file.seek(at)
-                if is_full or decoder.pending_bytes + size > max_bytes:
+                if decoder.pending_bytes + size > max_bytes:
                     yield decoder.take()
         yield decoder.take()
         if isinstance(error := decoder.error, MessageTooLarge):

@@ -59,6 +59,9 @@ class RecordDecoder:
     _error: OdradekError | None
     _failed: bool
 
+    unread_bytes = 0
+    """Bytes at the end of what was fed last that are ignored because of `is_full`."""
+
     source: object = None
     """A mark of the broker client that fed it last (`LogDecoder.source`)."""
 
@@ -149,7 +152,8 @@ class RecordDecoder:
 
     def feed(self, data: memoryview) -> None:
         """Decode the next bytes of a response. Bad bytes do not raise; see `error`."""
-        if self._failed or self._at_filler or self.is_full:
+        self.unread_bytes = len(data) if self.is_full else 0
+        if self._failed or self._at_filler or self.unread_bytes:
             return
         try:
             self._feed(data)
@@ -246,6 +250,7 @@ class RecordDecoder:
                 decompress = not self._options.defer_decompression
                 start = self._entries.decode_run(data, start, self._fetch, decompress=decompress)
                 if self.is_full:
+                    self.unread_bytes = len(data) - start
                     return
             size = self._entry_size(data[start : start + HEAD_BYTES])
             if self._at_filler or self._failed:
