@@ -133,8 +133,9 @@ class SharingBroker(Peer):
         if refusal:
             return ShareGroupHeartbeatResponse(error_code=refusal)
         if request.member_epoch < 0:
-            del self.members[request.member_id]
-            return ShareGroupHeartbeatResponse(member_epoch=-1)
+            known = self.members.pop(request.member_id, None)
+            code = ErrorCode.NONE if known else ErrorCode.UNKNOWN_MEMBER_ID
+            return ShareGroupHeartbeatResponse(error_code=code, member_epoch=-1)
         assignment = None
         if request.member_epoch == 0:
             numbers = tuple(range(self._partitions))

@@ -3,12 +3,14 @@ again, and that the member leaves."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from anyio.abc import ByteStream
 from tests.io.kafka.peer import EVERYTHING
@@ -377,6 +379,46 @@ async def test_a_new_leader_is_read_after_the_broker_of_the_old_one_is_gone(monk
         with pytest.raises(GroupError, match="1 of t/0"):
             await consumer.commit()
     assert peer.done.keys() == peer.all_records
+
+
+async def consume(driver: KafkaDriver, acknowledge: str) -> None:
+    async with consumer_of(driver, acknowledge) as consumer:
+        async for record in consumer:
+            if acknowledge == "explicit":
+                record.accept()
+            if record.position % 3 == 0:
+                await consumer.commit()
+            await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("acknowledge", ["implicit", "explicit"])
+@pytest.mark.parametrize("natively", [False, True])
+async def test_a_block_may_be_cancelled_at_any_moment(
+    natively: bool, acknowledge: str, monkeypatch: pytest.MonkeyPatch, anyio_backend_name: str
+) -> None:
+    """Afterwards nothing is acquired, and the member has left."""
+    if natively and anyio_backend_name != "asyncio":
+        return
+    for checkpoints in range(0, 250, 11):
+        peer = SharingBroker(records=8, per_fetch=3)
+        with anyio.fail_after(5):
+            async with driver_at(peer, monkeypatch) as driver:
+                if natively:
+                    task = asyncio.create_task(consume(driver, acknowledge))
+                    for _ in range(checkpoints):
+                        await asyncio.sleep(0)
+                    task.cancel()
+                    await asyncio.wait([task])
+                    assert task.cancelled()
+                else:
+                    async with anyio.create_task_group() as tasks:
+                        tasks.start_soon(consume, driver, acknowledge)
+                        for _ in range(checkpoints):
+                            await anyio.lowlevel.checkpoint()
+                        tasks.cancel_scope.cancel()
+                assert (peer.held, peer.members, peer.sessions) == ({}, {}, {}), checkpoints
+                assert all(purpose != "share group g member 1" for _, purpose in driver.connections._connections)
+    assert peer.done, "records were accepted before the last cancellation"
 
 
 @pytest.mark.parametrize("release", ["3.9", "4.0", "4.1"])
