@@ -31,6 +31,9 @@ pytestmark = [pytest.mark.anyio, pytest.mark.brokers, pytest.mark.timeout(600)]
 log = logging.getLogger(__name__)
 
 WITHIN_S = 90.0
+LOCK_S = 30.0
+"""Duration of a lock by default."""
+
 STEPS = int(os.environ.get("ODRADEK_SHARE_STEPS", "2"))
 PER_STEP = 200
 MEMBER = Path(__file__).with_name("share_member.py")
@@ -195,3 +198,22 @@ async def test_members_of_both_kinds_lose_nothing_when_some_are_killed(kafka: Ka
     again = sum(len(counts) - 1 for counts in deliveries.values())
     assert all(len(counts) <= max(counts) for counts in deliveries.values() if len(counts) > 1 and 0 not in counts)
     log.info("%s: %d records, %d kills: none lost, %d delivered again", kafka.version, len(produced), STEPS, again)
+
+
+async def test_a_topic_that_is_deleted_holds_back_no_record_of_another_one(kafka: KafkaBroker, topic: str) -> None:
+    """Brokers answer whole requests with an error then, and what they have acquired for these stays locked for 30 s."""
+    if not has(kafka, (4, 2)):
+        return
+    other = f"{topic}-other"
+    for name in (topic, other):
+        kafka.create_topic(name)
+    begin_at_the_start(kafka, topic)
+    await produce(kafka, other, [b"first"])
+    async with connect(kafka) as cluster, cluster.share_consumer([topic, other], group=topic) as one:
+        with anyio.fail_after(WITHIN_S):
+            assert (await anext(one)).accept()
+            await one.commit()
+            await cluster.admin.delete_topics(topic)
+            await produce(kafka, other, [b"second"])
+        with anyio.fail_after(LOCK_S / 2):
+            assert (await anext(one)).value == b"second"

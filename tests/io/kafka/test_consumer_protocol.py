@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -11,7 +13,7 @@ from tests.io.kafka.peer import EVERYTHING
 from tests.io.kafka.test_membership import METADATA, A, B, Coordinator, Listener, driver_at, member_of
 
 from odradek.core.interfaces import Subscription
-from odradek.errors import BrokerError
+from odradek.errors import BrokerError, Fenced
 from odradek.io.kafka.heartbeat_thread import SentHeartbeat
 from odradek.types import Position, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
@@ -20,9 +22,11 @@ from odradek.wire.kafka.messages.groups import (
     ConsumerGroupHeartbeatAssignment,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    FindCoordinatorRequest,
     JoinGroupRequest,
     OffsetCommitRequest,
     OffsetCommitResponse,
+    OffsetFetchRequest,
 )
 from odradek.wire.kafka.messages.metadata import (
     ApiVersionsRequest,
@@ -252,3 +256,81 @@ async def test_a_topic_of_kafka_itself_is_read_only_by_name(
             tasks.cancel_scope.cancel()
         await member.leave()
     assert listener.calls == [("assign", assigned), *([("revoke", {A, B})] if assigned else [])]
+
+
+C = ErrorCode
+PASSING = (C.COORDINATOR_NOT_AVAILABLE, C.NOT_COORDINATOR, C.COORDINATOR_LOAD_IN_PROGRESS, C.UNKNOWN_SERVER_ERROR)
+RIGHTS = (C.GROUP_AUTHORIZATION_FAILED, C.TOPIC_AUTHORIZATION_FAILED)
+FATAL = (*RIGHTS, C.INVALID_REQUEST, C.UNSUPPORTED_ASSIGNOR, C.INVALID_REGULAR_EXPRESSION, ErrorCode(999))
+ERRORS: list[tuple[str, type, tuple[ErrorCode, ...], list[str], str]] = [
+    ("finding", FindCoordinatorRequest, (*PASSING, C.REQUEST_TIMED_OUT), ["assign"], ""),
+    ("finding", FindCoordinatorRequest, (RIGHTS[0], C.INVALID_REQUEST), [], "run"),
+    ("joining", ConsumerGroupHeartbeatRequest, (*PASSING, C.UNKNOWN_MEMBER_ID, C.FENCED_MEMBER_EPOCH), ["assign"], ""),
+    ("joining", ConsumerGroupHeartbeatRequest, (C.UNRELEASED_INSTANCE_ID,), ["assign"], ""),
+    ("joining", ConsumerGroupHeartbeatRequest, (*FATAL, C.GROUP_MAX_SIZE_REACHED, C.FENCED_INSTANCE_ID), [], "run"),
+    ("reading positions", OffsetFetchRequest, (*PASSING, C.STALE_MEMBER_EPOCH), ["assign"], ""),
+    ("reading positions", OffsetFetchRequest, (*RIGHTS, C.UNKNOWN_MEMBER_ID, ErrorCode(999)), [], "run"),
+    ("joined", ConsumerGroupHeartbeatRequest, PASSING, ["assign"], ""),
+    ("joined", ConsumerGroupHeartbeatRequest, (C.UNKNOWN_MEMBER_ID,), ["assign", "lost", "assign"], ""),
+    ("joined", ConsumerGroupHeartbeatRequest, (*FATAL, C.UNRELEASED_INSTANCE_ID), ["assign", "lost"], "run"),
+    ("committing", OffsetCommitRequest, (*PASSING, C.STALE_MEMBER_EPOCH, C.UNKNOWN_TOPIC_ID), ["assign"], ""),
+    (
+        "committing",
+        OffsetCommitRequest,
+        (*RIGHTS, C.UNKNOWN_MEMBER_ID, C.FENCED_MEMBER_EPOCH, C.INVALID_COMMIT_OFFSET_SIZE, ErrorCode(999)),
+        ["assign"],
+        "commit",
+    ),
+    ("leaving", ConsumerGroupHeartbeatRequest, (*PASSING, C.UNKNOWN_MEMBER_ID, *FATAL), ["assign"], ""),
+]
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "code", "calls", "fails"),
+    [
+        pytest.param(state, kind, code, calls, fails, id=f"{state}-{code.name}")
+        for state, kind, codes, calls, fails in ERRORS
+        for code in codes
+    ],
+)
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_each_error_passes_or_is_told_and_the_member_ends(
+    state: str, kind: type, code: ErrorCode, calls: list[str], fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer, failed = AssigningCoordinator(), list[str]()
+
+    async def attempt(what: str, call: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await call()
+        except (BrokerError, Fenced) as error:
+            assert code.name in str(error) or "scripted" in str(error)
+            failed.append(what)
+
+    def refuse_next() -> None:
+        peer.errors[kind] = [code]
+
+    if state not in ("joined", "committing", "leaving"):
+        refuse_next()
+    with anyio.fail_after(10):
+        async with driver_at(peer, monkeypatch, timeout_s=2.0) as driver:
+            member, listener = driver.membership(Subscription("g", {"t": 1}, group_protocol="consumer")), Listener()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(attempt, "run", partial(member.run, listener))
+                while not failed and not listener.calls:  # noqa: ASYNC110 - two kinds of events
+                    await anyio.sleep(0.005)
+                if state == "joined":
+                    refuse_next()
+                    await peer.until_sent(kind, 1)
+                    while not failed and len(peer.of(kind)) < 4:  # noqa: ASYNC110
+                        await anyio.sleep(0.005)
+                    await listener.until(len(calls))
+                elif state == "committing":
+                    refuse_next()
+                    await attempt("commit", lambda: member.commit({A: Position(3)}))
+                    assert peer.positions == ({} if failed else {A: 3})
+                elif state == "leaving":
+                    refuse_next()
+                await member.leave()
+                tasks.cancel_scope.cancel()
+    assert [what for what, _ in listener.calls] == calls and failed == ([fails] if fails else [])
+    assert peer.errors[kind] == [], "it was refused"
