@@ -110,7 +110,7 @@ async def test_a_loss_that_both_fetches_meet_is_logged_once(caplog: pytest.LogCa
 async def test_an_error_of_all_partitions_of_a_broker_is_logged_once(
     operation: Literal["fetch", "positions"], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(broker_fetcher, "TOGETHER_S", 0.05)
+    monkeypatch.setattr(broker_fetcher, "TOGETHER_S", 1000)  # the line comes at the end of the reader
     cluster = make_cluster(*[1] * 200)
     error = BrokerError(6, "NOT_LEADER_OR_FOLLOWER", retriable=True, refresh_metadata=True)
     async with reading(cluster, tuning=Tuning(backoff=QUICK)) as reader:
@@ -118,13 +118,14 @@ async def test_an_error_of_all_partitions_of_a_broker_is_logged_once(
         for number in range(200):
             reader.seek(tp(number), Position(0) if operation == "fetch" else EARLIEST)
         assert len(await next_values(reader, 200)) == 200
-        await until(lambda: "; retrying" in caplog.text)
     assert caplog.text.count("NOT_LEADER_OR_FOLLOWER") == 1
-    assert re.search(
-        r"t/\d+: .*NOT_LEADER_OR_FOLLOWER \(code 6\); retrying; 199 more with the same error: (t/\d+, ){3}\.\.\.$",
+    line = re.search(
+        r"t/\d+: .*NOT_LEADER_OR_FOLLOWER \(code 6\); retrying; (\d+) more with the same error: (t/\d+, ){3}\.\.\.$",
         caplog.text,
         re.MULTILINE,
     )
+    assert line is not None
+    assert 150 < int(line[1]) < 200  # a partition that has failed may fail again before others do
 
 
 async def test_a_broker_that_leaves_while_fetches_are_in_flight() -> None:
