@@ -32,9 +32,6 @@ __all__ = ["TokenSource", "login", "token_provider"]
 
 log = logging.getLogger("odradek.security")
 
-Begin = Callable[[str], Exchange]
-"""Function that begins an exchange with a host: see `Login`."""
-
 REFRESH_FRACTION = 0.8
 """Part of its lifetime after which a token is replaced: brokers end a session at the expiry of its token."""
 
@@ -201,23 +198,19 @@ def login(security: Security, tokens: TokenSource | None) -> Login:
     mechanism = security.sasl_mechanism
     if mechanism is None:
         raise ConfigError("SASL needs Security(sasl_mechanism=...), or ODRADEK_SASL_MECHANISM in the environment")
-    begin = FACTORIES[mechanism](security, tokens)
-    if mechanism != "GSSAPI":
-        return Login(mechanism, begin)
-    from odradek.io.kafka.gssapi import fetch_ticket
-
-    return Login(mechanism, begin, partial(fetch_ticket, _service(security)))
+    return FACTORIES[mechanism](security, tokens)
 
 
-def _plain(security: Security, tokens: TokenSource | None) -> Begin:
+def _plain(security: Security, tokens: TokenSource | None) -> Login:
     plain = Plain(*_user_and_password(security))
-    return lambda host: plain.exchange()
+    return Login("PLAIN", lambda host: plain.exchange())
 
 
-def _scram(security: Security, tokens: TokenSource | None) -> Begin:
+def _scram(security: Security, tokens: TokenSource | None) -> Login:
     user, password = _user_and_password(security)
-    scram = Scram(security.sasl_mechanism or "", user, password, security.sasl_delegation_token)
-    return lambda host: scram.exchange(token_urlsafe(24))
+    mechanism = security.sasl_mechanism or ""
+    scram = Scram(mechanism, user, password, security.sasl_delegation_token)
+    return Login(mechanism, lambda host: scram.exchange(token_urlsafe(24)))
 
 
 def _user_and_password(security: Security) -> tuple[str, str]:
@@ -230,17 +223,14 @@ def _user_and_password(security: Security) -> tuple[str, str]:
     return user, password
 
 
-def _kerberos(security: Security, tokens: TokenSource | None) -> Begin:
-    from odradek.io.kafka.gssapi import kerberos_exchange
+def _kerberos(security: Security, tokens: TokenSource | None) -> Login:
+    from odradek.io.kafka.gssapi import fetch_ticket, kerberos_exchange
 
-    return partial(kerberos_exchange, _service(security))
-
-
-def _service(security: Security) -> str:
-    return security.sasl_kerberos_service_name or "kafka"
+    service = security.sasl_kerberos_service_name or "kafka"
+    return Login("GSSAPI", partial(kerberos_exchange, service), partial(fetch_ticket, service))
 
 
-def _bearer(security: Security, tokens: TokenSource | None) -> Begin:
+def _bearer(security: Security, tokens: TokenSource | None) -> Login:
     fixed = security.sasl_token
     if tokens is None and fixed is None:
         raise ConfigError(
@@ -256,14 +246,14 @@ def _bearer(security: Security, tokens: TokenSource | None) -> Begin:
         except OdradekError as error:
             raise AuthFailed("OAUTHBEARER", error.message()) from None
 
-    return begin
+    return Login("OAUTHBEARER", begin)
 
 
-FACTORIES: dict[str, Callable[[Security, TokenSource | None], Begin]] = {
+FACTORIES: dict[str, Callable[[Security, TokenSource | None], Login]] = {
     "PLAIN": _plain,
     **dict.fromkeys(HASHES, _scram),
     "OAUTHBEARER": _bearer,
     "GSSAPI": _kerberos,
 }
-"""Functions that make what begins exchanges, by the names that `Security` allows. They raise ConfigError if options of
-theirs are missing."""
+"""Functions that make logins, by the names that `Security` allows. They raise ConfigError if options of theirs are
+missing."""
