@@ -230,8 +230,7 @@ class AsyncioTransport(asyncio.BufferedProtocol):
             self._read_the_rest()
 
     def unsent_bytes(self) -> int | None:
-        unsent = _unacknowledged(self._transport.get_extra_info("socket"))
-        return None if unsent is None else self._transport.get_write_buffer_size() + unsent
+        return _unsent_bytes(self._transport.get_extra_info("socket"), self._transport.get_write_buffer_size())
 
     def abort(self) -> None:
         self._handler = None
@@ -423,8 +422,7 @@ class TrioTransport(StreamTransport):
                 pass
 
     def unsent_bytes(self) -> int | None:
-        unsent = _unacknowledged(self._socket)
-        return None if unsent is None else sum(map(len, self._rest)) + unsent
+        return _unsent_bytes(self._socket, sum(map(len, self._rest)))
 
     def _write_pending(self) -> None:
         """Send what the socket accepts now."""
@@ -475,14 +473,14 @@ class TrioTransport(StreamTransport):
         return True
 
 
-def _unacknowledged(connected: socket.socket) -> int | None:
-    """Return how many bytes the kernel keeps for a socket until the peer's has acknowledged them (SIOCOUTQ, tcp(7));
-    None where it does not say."""
+def _unsent_bytes(connected: socket.socket, waiting: int) -> int | None:
+    """Return how many bytes wait to be written to a socket, and those that the kernel keeps until the peer's has
+    acknowledged them (SIOCOUTQ, tcp(7)); None where it does not say."""
     try:
         from fcntl import ioctl
         from termios import TIOCOUTQ
 
-        return int.from_bytes(ioctl(connected.fileno(), TIOCOUTQ, bytes(4)), sys.byteorder)
+        return waiting + int.from_bytes(ioctl(connected.fileno(), TIOCOUTQ, bytes(4)), sys.byteorder)
     except (ImportError, OSError, ValueError):  # another system, or a socket that is closed
         return None
 
