@@ -322,7 +322,7 @@ class Kafka07LogDriver:
         return self.brokers.setdefault(broker, Kafka07LogBroker(broker, self))
 
     compressions = frozenset({"none"})
-    batch_bytes = 1000
+    batch_bytes = compressed_batch_bytes = 1000
     refuses_batches = has_headers = False
     observer = None
 

@@ -124,7 +124,7 @@ class Kafka07DoubleDriver(MemoryDriver):
     """One client of it."""
 
     compressions = frozenset({"none", "gzip"})
-    batch_bytes = 256 << 10
+    batch_bytes = compressed_batch_bytes = 256 << 10
     refuses_batches = has_headers = False
 
     def __init__(self, double: Kafka07Double, tuning: Tuning) -> None:

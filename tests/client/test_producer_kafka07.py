@@ -21,8 +21,9 @@ from odradek.core.backoff import Backoff
 from odradek.core.interfaces import DecoderOptions
 from odradek.core.produce.partitioners import KeyHash
 from odradek.errors import NotWritten, OdradekError, OutcomeUnknown, Undelivered
+from odradek.observe import BatchFinished, Observer
 from odradek.testing import FaultProxy, Kafka07Broker, ZooKeeperServer
-from odradek.types import Position, TopicPartition
+from odradek.types import KiB, Position, TopicPartition
 from odradek.wire.kafka07.message_set import MessageSetDecoder
 
 from ..payloads import payloads
@@ -83,6 +84,26 @@ async def test_compressed_sets_are_readable(compression: Compression) -> None:
         assert log(broker) == {0: rows}
         stored = sum(path.stat().st_size for path in broker.log_dir.rglob("*.kafka"))
         assert stored < 100 * 3000 / 2
+
+
+@pytest.mark.parametrize(("compression", "full"), [("none", 960 * KiB), ("gzip", 256 * KiB)])
+async def test_only_batches_without_a_wrapper_are_larger_than_consumers_of_0_7_0_fetch(
+    compression: Compression, full: int
+) -> None:
+    sizes: list[int] = []
+
+    class Sizes(Observer):
+        def batch_finished(self, event: BatchFinished) -> None:
+            sizes.append(event.bytes)
+
+    with Kafka07Broker() as broker:
+        async with (
+            connect(f"kafka07://{broker.address}", observer=Sizes()) as k,
+            k.producer(compression=compression) as out,
+        ):
+            acks = await out.send_many("t", [bytes(1000)] * 2000, partition=TopicPartition("t", 0, 0))
+        assert acks.check().written == len(log(broker)[0]) == 2000
+    assert full - 2000 < max(sizes) <= full
 
 
 async def test_without_confirm_records_arrive_as_well() -> None:

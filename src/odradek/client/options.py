@@ -185,9 +185,9 @@ class Tuning:
             clients. Where the brokers assign (KIP-848) it is a setting of theirs.
         backoff: Wait between attempts after a failure.
         batch_bytes: Size, uncompressed, at which a batch for one partition is full (bytes). The default, None, means
-            960 KiB, a little less than what brokers store by default, or a quarter of `buffer_bytes`; in 0.7 256 KiB,
-            since a wrapper of a larger one may be more than its consumers fetch. Of a topic whose limit is lower,
-            batches get smaller when one has been refused.
+            960 KiB, a little less than what brokers store by default, or a quarter of `buffer_bytes`; in 0.7 256 KiB
+            for compressed topics, since the wrapper of a larger one may be more than its consumers fetch. Of a topic
+            whose limit is lower, batches get smaller when one has been refused.
         request_bytes: Batches for several partitions of a broker share a request up to this size (bytes). The
             broker's max.socket.request.bytes (100 MB) must not be less.
         in_flight: Maximum produce requests in flight to one broker. Of one partition an idempotent producer has at most

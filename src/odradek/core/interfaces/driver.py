@@ -296,7 +296,12 @@ class ProtocolDriver(Protocol):
 
     @property
     def batch_bytes(self) -> int:
-        """Size, uncompressed, at which a batch is full unless its producer says otherwise (bytes)."""
+        """Size at which a batch is full unless its producer says otherwise (bytes)."""
+        ...
+
+    @property
+    def compressed_batch_bytes(self) -> int:
+        """The same for a batch that is to be compressed, of its size before that."""
         ...
 
     @property

@@ -476,7 +476,10 @@ class Accumulator:
 
     def topic(self, name: str, compression: str) -> TopicQueues:
         """Add a topic. Its records wait until it is `learned`."""
-        topic = self._router.topics[name] = TopicQueues(name, compression, self.limits.batch_bytes)
+        batch_bytes = self.limits.batch_bytes
+        if compression != "none":
+            batch_bytes = min(batch_bytes, self.limits.compressed_batch_bytes)
+        topic = self._router.topics[name] = TopicQueues(name, compression, batch_bytes)
         return topic
 
     def forget_missing(self) -> None:

@@ -72,8 +72,9 @@ def are_small(batches: Sequence[PartitionBatch]) -> bool:
 class AccumulatorLimits:
     """The numbers the accumulator decides by. Sizes in bytes, times in seconds.
 
-    `partition_in_flight` is the most batches of one partition in flight: 1 where a broker can refuse one of them and
-    accept the next.
+    `compressed_batch_bytes` is the size, before that, of a batch that is to be compressed, where it is less than
+    `batch_bytes`. `partition_in_flight` is the most batches of one partition in flight: 1 where a broker can refuse one
+    of them and accept the next.
     """
 
     buffer_bytes: int
@@ -84,6 +85,7 @@ class AccumulatorLimits:
     deliver_within: float
     reorder: bool = False
     partition_in_flight: int = sys.maxsize
+    compressed_batch_bytes: int = sys.maxsize
 
 
 class _Transitions(dict[tuple[BatchState, BatchEvent], BatchState]):

@@ -113,7 +113,8 @@ class Kafka07Driver:
     compressions = frozenset({"none", "gzip", "snappy"})
     refuses_batches = False
     has_headers = False
-    batch_bytes = 256 * KiB  # a wrapper of more may be too large for consumers of 0.7.0, which fetch 300 KiB
+    batch_bytes = 960 * KiB
+    compressed_batch_bytes = 256 * KiB  # a larger wrapper may be too large for consumers of 0.7.0, which fetch 300 KiB
 
     def __init__(
         self,

@@ -68,7 +68,7 @@ class MemoryDriver:
     long_poll = True
     compressions = frozenset({"none", "gzip", "snappy", "lz4", "zstd"})
     refuses_batches = has_headers = True
-    batch_bytes = 960 * KiB
+    batch_bytes = compressed_batch_bytes = 960 * KiB
 
     def __init__(self, state: ClusterState, tuning: Tuning, observer: ObserverCalls | None = None) -> None:
         self.observer = observer
