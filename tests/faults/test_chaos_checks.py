@@ -12,6 +12,7 @@ from .chaos.checks import Journals, StoredRecord, check_group, check_outputs, ch
 from .chaos.journal import CONFIRMED, NOT_WRITTEN, REPEATED, UNKNOWN, Journal
 from .chaos.produce import record_value
 from .chaos.schedule import TRACKS, faults
+from .chaos.workers import Worker
 
 Write = Callable[..., Journals]
 
@@ -123,3 +124,13 @@ def test_outputs_that_are_missing_doubled_or_out_of_order_are_found(
     assert {kind: count for kind in kinds if (count := getattr(result, kind))} == expected
     assert len(result.problems) == len(expected)
     assert (result.committed, result.aborted, result.ended) == (2, 1, {"NotWritten()": 1})
+
+
+def test_a_worker_that_is_told_to_leave_before_it_has_begun_ends_in_order(tmp_path: Path) -> None:
+    options = {"topic": "t", "way": "batches", "options": {"group": "g"}}
+    worker = Worker("member", "odradek", tmp_path, bootstrap="127.0.0.1:1", **options)
+    try:
+        worker.start()
+        assert worker.leave() == ""
+    finally:
+        worker.kill()

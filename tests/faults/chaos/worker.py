@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import signal
 import sys
 from pathlib import Path
 
@@ -24,7 +25,8 @@ ROLES = {
 
 
 def main() -> None:
-    """Run the role that the command line names, until SIGTERM."""
+    """Run the role that the command line names, until SIGTERM: one that comes before the role listens ends it, too."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     role, arguments = sys.argv[1], json.loads(sys.argv[2])
     logging.basicConfig(level=logging.INFO, format="%(asctime)s.%(msecs)03d %(message).400s", datefmt="%H:%M:%S")
     module = importlib.import_module(f"tests.faults.chaos.{ROLES[role]}")

@@ -40,7 +40,7 @@ class Worker(ServerProcess):
         self.name, self.role = name, role
         self.journal = directory / f"{name}.journal"
         self._home, self._arguments = directory, arguments
-        self._wanted = False
+        self._wanted, self._written_before = False, 0
 
     def __repr__(self) -> str:
         return f"<Worker {self.name}>"
@@ -74,6 +74,7 @@ class Worker(ServerProcess):
     def start(self) -> None:
         self._process = None
         self._wanted = True
+        self._written_before = self._written()
         super().start()
 
     def wait_ready(self, timeout: float = 0.0) -> None:
@@ -94,9 +95,14 @@ class Worker(ServerProcess):
             process.wait(LEAVE_S)
         code = process.poll()
         self.kill()
-        if code in ENDED or self.foreign:
+        has_begun = self._written() > self._written_before
+        if code in ENDED or self.foreign or (code == -signal.SIGTERM and not has_begun):
             return ""
         return f"{self.name} did not end in order: {code}, {self.log_path}"
+
+    def _written(self) -> int:
+        """Size of the journal, in which a worker first writes that it has started."""
+        return self.journal.stat().st_size if self.journal.exists() else 0
 
     def _command(self) -> Sequence[str]:
         arguments = json.dumps({"journal": str(self.journal), **self._arguments})
