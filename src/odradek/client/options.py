@@ -639,7 +639,11 @@ class BatchArguments(TypedDict, total=False):
 
     max_records: Annotated[
         int | None,
-        Option(None, arguments.optional(arguments.count()), "Most records of a batch; None: as many as came together."),
+        Option(
+            None,
+            arguments.optional(arguments.count()),
+            "Most records of a batch; None: as many as came together, 1 MiB at a time of more than 4 MiB.",
+        ),
     ]
     max_wait: Annotated[
         float,

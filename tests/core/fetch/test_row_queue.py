@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek import engine
-from odradek.core.fetch.row_queue import CORRUPT_ROW_BYTES, RowQueue, rows_within
+from odradek.core.fetch.row_queue import CORRUPT_ROW_BYTES, LARGE_BYTES, SLICE_BYTES, RowQueue, rows_within
 from odradek.engine import PackedBytes
 from odradek.errors import CorruptMessage
 from odradek.types import Columns
@@ -60,6 +60,23 @@ def test_a_number_of_rows_is_taken_across_what_was_decoded_together() -> None:
     taken = rows.take_rows(4, 0.0)
     assert (taken.values, taken.positions) == ([b"a", b"b", b"c", b"d"], [0, 1, 2, 3])
     assert rows.take_rows(4, 0.0).values == [b"e", b"f"]
+
+
+def test_rows_that_take_much_memory_come_in_slices() -> None:
+    values: list[bytes | None] = [bytes(SLICE_BYTES // 3)] * 16
+    rows = queue(columns(values, packed=True), columns([b"a", b"b"], 16))
+    assert rows.memory > LARGE_BYTES
+    slices = [rows.take_rows(None, 0.0) for _ in range(7)]
+    assert [len(each) for each in slices] == [3, 3, 3, 3, 3, 1, 2]
+    assert [position for each in slices for position in each.positions] == list(range(18))
+    assert (rows.rows, rows.memory) == (0, 0)
+
+
+def test_small_rows_come_as_they_were_decoded_although_all_take_much_memory() -> None:
+    part: list[bytes | None] = [bytes(SLICE_BYTES)] * 2
+    rows = queue(*(columns(part, 2 * number, packed=True) for number in range(4)))
+    assert rows.memory > LARGE_BYTES
+    assert [len(rows.take_rows(None, 0.0)) for _ in range(4)] == [2, 2, 2, 2]
 
 
 def test_memory_is_held_until_the_last_row_of_a_part_is_taken() -> None:

@@ -155,7 +155,7 @@ class Reader(PartitionReaderBase):
         """Iterate by batch, each of one partition: cheaper than by record.
 
         Args:
-            max_records: Most records of a batch; None: as many as came together.
+            max_records: Most records of a batch; None: as many as came together, 1 MiB at a time of more than 4 MiB.
             max_wait: With `max_records`: how long a batch may wait to be filled after its first record (s).
 
         Raises:

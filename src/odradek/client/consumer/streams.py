@@ -155,7 +155,7 @@ class Stream(Generic[B]):
         """Iterate by batch, each of one partition.
 
         Args:
-            max_records: Most records of a batch; None: as many as came together.
+            max_records: Most records of a batch; None: as many as came together, 1 MiB at a time of more than 4 MiB.
             max_wait: With `max_records`: how long a batch may wait for more records after its first (s).
 
         Raises:

@@ -14,6 +14,14 @@ __all__ = ["CORRUPT_ROW_BYTES", "RowQueue", "rows_within"]
 CORRUPT_ROW_BYTES = 640
 """Memory of the CorruptMessage of a row handed over raw: the object, its attributes and texts."""
 
+LARGE_BYTES = 4 << 20
+"""Rows that were decoded together, and take more memory, are delivered in slices, unless they are still encoded. A
+distant broker sends so many at once, and so do batches that are compressed well. Of their values, as objects of Python,
+only those of a slice exist at a time, if the user drops the last one: the same memory is used again for the next."""
+
+SLICE_BYTES = 1 << 20
+"""Payloads of such a slice (bytes)."""
+
 
 def rows_within(columns: Columns, start: int, max_bytes: int) -> int:
     """Return how many rows from `start` on have payloads of at most `max_bytes` together; at least 1."""
@@ -86,10 +94,13 @@ class RowQueue:
         return first.payload_bytes <= max_bytes or len(first.values[self._start] or b"") <= max_bytes
 
     def take_rows(self, max_records: int | None, now: float) -> Columns:
-        """Take at most `max_records` rows; None: as they were decoded. There must be a row."""
+        """Take at most `max_records` rows; None: those that were decoded together, or some of them if they are large.
+        There must be a row."""
         self.first_row_at = now
+        if max_records is None:
+            return self._pop_rows(self._rows_of_slice() if self.memory > LARGE_BYTES else None)
         columns = self._pop_rows(max_records)
-        if max_records is None or len(columns) >= max_records:
+        if len(columns) >= max_records:
             return columns
         parts = [columns]
         missing = max_records - len(columns)
@@ -97,6 +108,14 @@ class RowQueue:
             parts.append(self._pop_rows(missing))
             missing -= len(parts[-1])
         return Columns.concat(parts)
+
+    def _rows_of_slice(self) -> int | None:
+        """Return how many rows make a slice, if those that were decoded together are large; None: take all of them."""
+        first = self._first
+        assert first is not None
+        if _memory_of(first) <= LARGE_BYTES or first.encoded is not None or len(first.parts) > 1:
+            return None
+        return rows_within(first, self._start, SLICE_BYTES)
 
     def take_rows_within(self, max_bytes: int, now: float) -> Columns:
         """Take rows that were decoded together: payloads of at most `max_bytes`, or one row. There must be a row."""
