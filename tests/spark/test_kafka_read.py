@@ -310,6 +310,24 @@ def test_a_micro_batch_has_as_many_records_as_allowed(odradek_kafka: KafkaBroker
     assert len(read) == len(set(read))
 
 
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_a_micro_batch_that_was_begun_with_other_topics_is_read_whole(
+    odradek_kafka: KafkaBroker, topic: str, strict: str
+) -> None:
+    """As by Spark's own source: what the batch has is in the checkpoint."""
+    left = f"{topic}-left"
+    odradek_kafka.create_topic(left, 1)
+    write(odradek_kafka, topic, numbers(20))
+    write(odradek_kafka, left, numbers(10))
+    former = stream(odradek_kafka, subscribePattern=f"^{topic}", startingOffsets="earliest")
+    start = former.initialOffset()
+    end = former.latestOffset(start, former.getDefaultReadLimit())
+    fewer = stream(odradek_kafka, subscribe=topic, failOnDataLoss=strict)
+    read = [(row["topic"], row["value"]) for row in rows(fewer, fewer.partitions(start, end))]
+    assert read == [*((topic, value) for value in numbers(20)), *((left, value) for value in numbers(10))]
+    assert fewer.latestOffset(end, fewer.getDefaultReadLimit()) == end
+
+
 # ---- through Spark -------------------------------------------------------------------------------------------
 
 

@@ -251,6 +251,21 @@ def test_a_new_partition_enters_as_soon_as_it_has_something(tmp_path: Path) -> N
     assert reader.latestOffset(entered, ALL) == entered  # it is known now, and waits for more as the others do
 
 
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_a_micro_batch_that_was_begun_with_other_topics_is_read_whole(
+    broker: Kafka07Broker, odradek_chroot: str, strict: str
+) -> None:
+    append(broker, "payments", [b"paid"])
+    former = from_earliest(odradek_chroot, subscribe="orders,payments")
+    eventually(former._logs.extents, lambda current: len(current) == 4)
+    start = former.initialOffset()
+    end, rows = run(former, start)
+    fewer = from_earliest(odradek_chroot, failOnDataLoss=strict)
+    assert read_all(fewer, fewer.partitions(start, end)) == rows
+    append(broker, "payments", [b"unread"])
+    assert fewer.latestOffset(end, ALL) == end
+
+
 # ---- runs that end -------------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -150,14 +151,13 @@ class StreamReader(_SourceReader, DataSourceStreamReader, SupportsTriggerAvailab
         return {**ends, "description": f"Odradek[{_described(self._options.topics)}]", "metrics": metrics}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        tasks = plan(
-            self._logs,
-            self._options,
-            offsets_from_dict(start),
-            offsets_from_dict(end),
-            start_ids=ids_from_dict(start),
-            end_ids=ids_from_dict(end),
-        )
+        begin, ends = offsets_from_dict(start), offsets_from_dict(end)
+        logs, options = self._logs, self._options
+        read = (partition for partition, last in ends.items() if begin.get(partition, last) != last)
+        if not all(map(options.topics.has_partition, read)):  # an earlier run, with other topics, has begun the batch
+            options = replace(options, topics=Topics(partitions=tuple(ends)))
+            logs = find_logs(options)
+        tasks = plan(logs, options, begin, ends, start_ids=ids_from_dict(start), end_ids=ids_from_dict(end))
         return [InputPartition(task) for task in tasks]
 
     def _extents(
