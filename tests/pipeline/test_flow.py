@@ -447,6 +447,65 @@ def test_a_field_that_differs_from_a_column_in_case_alone_is_refused(tmp_path: P
     assert "User" not in work.table.schema.names
 
 
+@pytest.mark.parametrize("change", ["rename", "drop"])
+def test_a_column_that_others_have_removed_is_added_again_before_the_next_batch(tmp_path: Path, change: str) -> None:
+    work = Workspace(tmp_path, "iceberg", more=JSON, run_lines="batch_bytes = 200")
+    work.append([b'{"id": %d, "user": "u%d", "at": "2026-01-01T00:00:00Z"}' % (n, n) for n in range(12)])
+    batches = count(1)
+
+    def changed(jobs: Sequence[TaskJob]) -> list[TaskOutput]:
+        if next(batches) == 2:
+            with work.table.loaded.update_schema() as update:
+                update.rename_column("user", "customer") if change == "rename" else update.delete_column("user")
+        return run_all(jobs)
+
+    flow = work.run(changed).flows[0]
+    assert not flow.error and flow.batches == 3
+    first = sum(commit.rows for commit in flow.commits[:2])
+    expected = [None if n < first else f"u{n}" for n in range(12)]
+    rows = [row for batch in work.table.rows(["id", "user"], None) for row in batch.to_pylist()]
+    assert [row["user"] for row in sorted(rows, key=lambda row: row["id"])] == expected
+
+
+@pytest.mark.parametrize("conflict", [False, True])
+def test_a_table_that_others_divide_in_another_way_is_refused_in_the_middle_of_a_run(
+    tmp_path: Path, conflict: bool
+) -> None:
+    """After the batch that was being written; before its commit if others have changed rows, too."""
+    work = Workspace(tmp_path, "iceberg", run_lines="batch_bytes = 400")
+    work.append(numbers(0, 100))
+    batches = count(1)
+
+    def changed(jobs: Sequence[TaskJob]) -> list[TaskOutput]:
+        outputs = run_all(jobs)
+        if next(batches) == 2:
+            table = work.table.loaded
+            with table.update_spec() as update:
+                update.remove_field("topic")
+                update.add_identity("partition")
+            if conflict:
+                table.delete("offset = 0")
+        return outputs
+
+    flow = work.run(changed).flows[0]
+    assert "partitioned by [('partition', 'identity')], the flow by [('topic', 'identity')]" in flow.error
+    assert flow.batches == work.newest.batch == (1 if conflict else 2)
+
+
+def test_a_constraint_that_others_have_given_the_table_stops_a_run(tmp_path: Path) -> None:
+    work = Workspace(tmp_path, run_lines="batch_bytes = 400")
+    work.append(numbers(0, 100))
+    batches = count(1)
+
+    def constrained(jobs: Sequence[TaskJob]) -> list[TaskOutput]:
+        if next(batches) == 2:
+            work.table.loaded.alter.add_constraint({"few": "offset < 1000"})
+        return run_all(jobs)
+
+    flow = work.run(constrained).flows[0]
+    assert "others have given the table checkConstraints" in flow.error and flow.batches == 1
+
+
 @KINDS
 def test_json_becomes_columns_and_what_is_wrong_becomes_dead_letters(tmp_path: Path, kind: str) -> None:
     work = Workspace(tmp_path, kind, more=JSON, run_lines="max_error_percent = 60", sink='partition_by = ["date"]')

@@ -286,6 +286,7 @@ class FlowRun:
 
         Raises:
             DataLoss: Something of it is no longer there, and the flow says that this is an error.
+            TableMismatch: Others have changed the table, and the flow does not fit it any more.
             OdradekError: Nothing of the batch was committed, except with a TableConflict.
         """
         extents = self._extents if self._extents is not None else self._current_extents()
@@ -300,6 +301,8 @@ class FlowRun:
         if batch is None:
             return None
         tasks = plan(self._logs, self._source, batch.start, batch.end, extents, end_ids=ids)
+        self.table.check()  # others may have changed it since the batch before
+        self.table.evolve(self._schema())
         attempt, began = os.urandom(8).hex(), _clocks()
         prefix = f"odradek-{self.name}-{self.newest.batch + 1:08}-{attempt}-"
         output = TaskOutput()

@@ -201,6 +201,7 @@ class Table(ABC):
         Raises:
             TableConflict: Another run has written this batch.
             TableReplaced: The newest record is older than that of the batch before this one.
+            TableMismatch: Others have changed how the table is partitioned.
             StorageError: The store does not answer, or is full. The commit may be part of the table.
         """
         self._apply(commit, lambda: self._append(files, commit))
@@ -222,6 +223,7 @@ class Table(ABC):
         """Make a change with the record of a batch, again if another application's commit was first."""
         for attempt in range(TRIES):
             self._check_follows(commit)
+            self.check()
             try:
                 change()
             except self.failures as error:
