@@ -339,9 +339,9 @@ def test_a_micro_batch_is_named(
     assert str(written.attempt) == "query q batch 7 partition 4 attempt 0"
 
 
-def message(rows: int, *, attempt: int = 0, batch: int = -1) -> TaskCommit:
+def message(rows: int, *, attempt: int = 0, batch: int = -1, run: str = "r") -> TaskCommit:
     counts = {TopicPartition("t", 0, 1): WriteCounts(rows, 0), TopicPartition("u", attempt, 1): WriteCounts(1, 1)}
-    query = ("q", "r", batch) if batch >= 0 else ()
+    query = ("q", run, batch) if batch >= 0 else ()
     return TaskCommit(Attempt(rows, attempt, *query), rows * 10, counts)
 
 
@@ -378,8 +378,8 @@ def test_a_commit_is_summed_up_in_the_log_and_in_the_report(tmp_path: Path, capl
 
 def test_a_batch_that_is_written_again_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "report"
-    for batch in (0, 1, 1, 2):
-        report("committed", [message(1, batch=batch)], str(path))
+    for batch, run in ((0, "r"), (1, "r"), (1, "s"), (2, "s")):
+        report("committed", [message(1, batch=batch, run=run)], str(path))
     assert [(line["batch"], line["replayed"]) for line in lines(path)] == [
         (0, False),
         (1, False),
@@ -389,11 +389,19 @@ def test_a_batch_that_is_written_again_says_so(tmp_path: Path, caplog: pytest.Lo
     assert "the batch was written before" in caplog.text
 
 
+def test_a_batch_that_one_run_writes_to_several_topics_is_not_written_again(tmp_path: Path) -> None:
+    """`foreachBatch` does, and may try one of them again."""
+    path = tmp_path / "report"
+    for outcome in ("committed", "committed", "aborted", "committed"):
+        report(outcome, [message(1, batch=3)], str(path))
+    assert [line["replayed"] for line in lines(path)] == [False, False, False, True]
+
+
 def test_a_line_that_was_cut_off_does_not_spoil_the_next(tmp_path: Path) -> None:
     path = tmp_path / "report"
     report("committed", [message(1, batch=0)], str(path))
     path.write_bytes(path.read_bytes() + b'{"outcome": "comm')
-    assert report("committed", [message(1, batch=0)], str(path))["replayed"]
+    assert report("committed", [message(1, batch=0, run="s")], str(path))["replayed"]
     assert json.loads(path.read_bytes().splitlines()[-1])["replayed"]
 
 

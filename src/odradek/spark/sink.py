@@ -291,7 +291,7 @@ def report(outcome: str, messages: Sequence[WriterCommitMessage | None], path: s
 
 def _append(path: Path, line: dict[str, Any]) -> None:
     """Append a line of its own, even behind one that was cut off. It says `replayed` if an earlier one is about the
-    same batch of the same query."""
+    same batch of the same query: of another run, or aborted. `foreachBatch` may write a batch to several topics."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
@@ -299,7 +299,8 @@ def _append(path: Path, line: dict[str, Any]) -> None:
         for text in before if "query" in line else ():
             with suppress(ValueError):  # a line that is cut off: its begin is not read, or the driver died in it
                 entry = json.loads(text)
-                line["replayed"] |= (entry.get("query"), entry.get("batch")) == (line["query"], line["batch"])
+                is_same = (entry.get("query"), entry.get("batch")) == (line["query"], line["batch"])
+                line["replayed"] |= is_same and (entry.get("run") != line["run"] or entry.get("outcome") == "aborted")
         file.write(b"\n" * bool(before[-1]) + json.dumps(line).encode("ascii") + b"\n")
         file.flush()
         os.fsync(file.fileno())
