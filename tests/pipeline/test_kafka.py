@@ -26,7 +26,7 @@ from odradek.testing import KafkaBroker
 from odradek.types import Columns, TopicPartition
 
 from ..brokers import foreign
-from ..spark.kafka import add_partitions, alter, numbers, recreate, write
+from ..spark.kafka import add_partitions, alter, delete, numbers, recreate, write
 from .workspace import in_process
 
 KINDS = pytest.mark.parametrize("kind", ["delta", "iceberg"])
@@ -272,6 +272,26 @@ def test_a_topic_that_does_not_exist_is_a_problem(odradek_kafka: KafkaBroker, tm
     summary = work.run()
     assert (summary.rows, summary.problems) == (10, ("topic no-such-topic does not exist",))
     assert open_flow(work.pipeline, "a").problems == ["topic no-such-topic does not exist"]
+
+
+@pytest.mark.parametrize("loss", ["fail", "skip"])
+def test_a_topic_of_a_pattern_that_is_deleted_is_named_unless_lost_data_is_skipped(
+    odradek_kafka: KafkaBroker, tmp_path: Path, loss: str
+) -> None:
+    work = KafkaWorkspace(tmp_path, odradek_kafka, flow=f'data_loss = "{loss}"')
+    other = f"{work.topic}-other"
+    odradek_kafka.create_topic(other, 2)
+    text = work.file.read_text()
+    work.file.write_text(text.replace(f'topics = ["{work.topic}"]', f'pattern = "{work.topic}.*"'))
+    for topic in (work.topic, other):
+        write(odradek_kafka, topic, numbers(10))
+    assert work.run().rows == 20
+    delete(odradek_kafka, other)
+    write(odradek_kafka, work.topic, numbers(10, 10))
+    summary = work.run()
+    assert (summary.rows, summary.error) == (10, "")
+    expected = [f"topic {other} does not exist"] if loss == "fail" else []
+    assert list(summary.problems) == open_flow(work.pipeline, "a").problems == expected
 
 
 @pytest.mark.parametrize(

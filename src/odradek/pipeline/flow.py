@@ -65,6 +65,7 @@ from odradek.pipeline.task import TaskJob, TaskOutput, TimeRule, check_time, dea
 from odradek.pipeline.write import FileWriter, SmallGroups, WriteTarget
 from odradek.ranges.catalog import extents_from, find_logs, plan, start_offsets
 from odradek.ranges.planning import DataLoss, PositionGap, TaskPlan, in_current_topics, topic_ids, within
+from odradek.ranges.request import ClusterConnection
 from odradek.types import MiB, TopicPartition
 
 __all__ = ["Execute", "FlowRun", "dead_options", "open_flow", "open_table", "table_options"]
@@ -165,11 +166,7 @@ class FlowRun:
     @property
     def problems(self) -> list[str]:
         """Topics that do not exist, partitions whose broker is away, dead letters that are lost."""
-        return [
-            *self._missing,
-            *self._lost,
-            *(f"no broker, and no directory, has {log.partition} now" for log in self.backlog if log.waiting is None),
-        ]
+        return [*self._missing, *self._lost]
 
     @property
     def losses(self) -> list[str]:
@@ -239,8 +236,17 @@ class FlowRun:
         known = backlogs(to_positions(self.newest.end), self._extents, self.newest.topic_ids)
         # The table also knows topics that the flow does not have any more: if it has them again, they go on there.
         self.backlog = [log for log in known if self._source.topics.has_partition(log.partition)]
-        missing = set(self._source.topics.names) - {partition.topic for partition in self._extents}
-        self._missing = [f"topic {topic} does not exist" for topic in sorted(missing)]
+        topics = {partition.topic for partition in self._extents}
+        missing = set(self._source.topics.names) - topics
+        gone = [log.partition for log in self.backlog if log.waiting is None]
+        if isinstance(self._source.where, ClusterConnection) and not self._with_brokers:
+            # A partition without a leader is an error of `extents`: these topics were deleted.
+            missing |= {partition.topic for partition in gone} - topics if self._source.fail_on_data_loss else set()
+            gone = [partition for partition in gone if partition.topic in topics]
+        self._missing = [
+            *(f"topic {topic} does not exist" for topic in sorted(missing)),
+            *(f"no broker, and no directory, has {partition} now" for partition in gone),
+        ]
         return self.waiting
 
     def _current_extents(self) -> dict[TopicPartition, Extent]:
