@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.core.interfaces import BYTES, Extent, SplitPoint
+from odradek.core.interfaces import BYTES, RECORDS, Extent, SplitPoint
 from odradek.errors import ConfigError
 from odradek.ranges.offsets import resolve_per_partition
 from odradek.ranges.planning import (
@@ -171,6 +171,14 @@ def test_there_are_at_least_so_many_tasks_if_there_is_something_to_divide() -> N
     assert options.size_tasks(64 * MiB, BYTES) == (4, 16 * MiB)
     assert options.size_tasks(1 * MiB, BYTES) == (4, BYTES.min_split)
     assert replace(options, max_tasks=None, min_tasks=10_000).size_tasks(1 * MiB, BYTES) == (10_000, BYTES.min_split)
+
+
+def test_a_size_that_is_given_is_kept_to_however_few_cores_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    assert OPTIONS.size_tasks(100 * RECORDS.task_size, RECORDS) == (8, 12_500_000)
+    options = replace(OPTIONS, task_size=1000)
+    assert options.size_tasks(100_000, RECORDS) == (100, 1000)
+    assert replace(options, max_tasks=8).size_tasks(100_000, RECORDS) == (8, 12_500)
 
 
 def test_small_ranges_are_not_cut() -> None:

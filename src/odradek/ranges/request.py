@@ -151,7 +151,7 @@ class ReadRequest:
         names: See `RequestNames`.
         task_size: Approximate maximum of one task, as far as `max_tasks` allows; None: that of the unit.
         min_tasks: Minimum number of tasks, as far as ranges may be split.
-        max_tasks: Maximum number; None: four for each core of the machine that plans.
+        max_tasks: Maximum number; None: four for each core of the machine that plans, or any if there is a `task_size`.
         fetchers: Maximum number of tasks that read from one broker; None: any number.
         fail_on_data_loss: Fail when something to be read is not there any more; False: go on behind it.
         max_message_bytes: The brokers' max.message.size: the largest payload in a log. See `MESSAGE_BYTES` (bytes).
@@ -202,8 +202,9 @@ class ReadRequest:
     def size_tasks(self, total: int, unit: PositionUnit) -> tuple[int, int]:
         """Return the maximum number of tasks to read `total`, and the size above which a range is split. A task costs
         30 to 50 ms however little it does."""
-        maximum = self.max_tasks or max(self.min_tasks, 4 * (os.cpu_count() or 1))
-        tasks = min(max(-(-total // (self.task_size or unit.task_size)), self.min_tasks), maximum)
+        tasks = max(-(-total // (self.task_size or unit.task_size)), self.min_tasks)
+        if self.max_tasks is not None or self.task_size is None:
+            tasks = min(tasks, self.max_tasks or max(self.min_tasks, 4 * (os.cpu_count() or 1)))
         return tasks, max(-(-total // tasks), unit.min_split)
 
     def check_loss(self, gaps: Sequence[PositionGap]) -> None:
