@@ -212,6 +212,8 @@ def test_partitions_that_a_topic_made_again_has_no_more_are_named_once(
     write(odradek_kafka, work.topic, numbers(10), partition=1)
     assert work.run().rows == 30
     recreate(odradek_kafka, work.topic, 1)
+    summary = work.run()
+    assert (summary.batches, summary.problems) == (0, ()), "the new topic is empty"
     write(odradek_kafka, work.topic, numbers(5, 1000))
     summary = work.run()
     assert (summary.rows, [gap.partition for gap in summary.gaps]) == (5, ["0", "1"])

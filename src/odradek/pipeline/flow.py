@@ -238,14 +238,15 @@ class FlowRun:
         self.backlog = [log for log in known if self._source.topics.has_partition(log.partition)]
         topics = {partition.topic for partition in self._extents}
         missing = set(self._source.topics.names) - topics
-        gone = [log.partition for log in self.backlog if log.waiting is None]
+        gone = [log for log in self.backlog if log.waiting is None]
         if isinstance(self._source.where, ClusterConnection) and not self._with_brokers:
-            # A partition without a leader is an error of `extents`: these topics were deleted.
-            missing |= {partition.topic for partition in gone} - topics if self._source.fail_on_data_loss else set()
-            gone = [partition for partition in gone if partition.topic in topics]
+            # A partition without a leader is an error of `extents`: these topics were deleted. Gaps are in `losses`.
+            gone = [log for log in gone if log.gap is None and self._source.fail_on_data_loss]
+            missing |= {log.partition.topic for log in gone} - topics
+            gone = [log for log in gone if log.partition.topic in topics]
         self._missing = [
             *(f"topic {topic} does not exist" for topic in sorted(missing)),
-            *(f"no broker, and no directory, has {partition} now" for partition in gone),
+            *(f"no broker, and no directory, has {log.partition} now" for log in gone),
         ]
         return self.waiting
 
