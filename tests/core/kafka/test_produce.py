@@ -231,6 +231,18 @@ def test_a_batch_leaves_with_the_stamp_that_it_has_then() -> None:
     assert with_producer(second, 7, 1, 10) == first
 
 
+@pytest.mark.parametrize("broker", [V09, V010])
+def test_a_message_set_has_no_place_for_a_stamp(broker: BrokerVersions) -> None:
+    """An idempotent producer writes to a broker before 0.11, while a cluster is upgraded."""
+    made = batch(b"v", stamp=Stamp(WHERE, ProducerIdentity(7, 1), 0, 1))
+    first = encode_into(made, broker, NO_LIMIT, NOW)
+    assert bytes_for(made, broker, NO_LIMIT, NOW) is first
+    made.stamp = Stamp(WHERE, ProducerIdentity(7, 2), 0, 1)
+    assert bytes_for(made, broker, NO_LIMIT, NOW) is first
+    assert list(decoded(first).values) == [b"v"]
+    assert batch_header(memoryview(bytes_for(made, V40, NO_LIMIT, NOW)))[9:12] == (7, 2, 0)
+
+
 def test_a_batch_of_a_transaction_says_so() -> None:
     made = batch(b"v", stamp=Stamp(WHERE, ProducerIdentity(7, 3, "tx"), 0, 1))
     data = bytes_for(made, V40, NO_LIMIT, NOW)

@@ -145,12 +145,12 @@ def bytes_for(batch: PartitionBatch, versions: BrokerVersions, max_message_bytes
     """Return the bytes of a batch for a connection that is about to send them; see `encode_into`.
 
     Bytes of an earlier attempt are used again if they have the format of that broker, with the stamp that the batch has
-    now.
+    now. Only format 2 has a place for it.
     """
-    data, stamp = batch.encoded, batch.stamp
-    if data is None or data[MAGIC_AT] != versions.produce_magic:
+    data, stamp, magic = batch.encoded, batch.stamp, versions.produce_magic
+    if data is None or data[MAGIC_AT] != magic:
         return encode_into(batch, versions, max_message_bytes, now_ms)
-    if stamp is not None and stamp is not batch.encoded_stamp:
+    if magic == 2 and stamp is not None and stamp is not batch.encoded_stamp:
         data = with_producer(data, stamp.producer.producer_id, stamp.producer.epoch, stamp.base_sequence)
         batch.encoded, batch.encoded_stamp = data, stamp
     return data
