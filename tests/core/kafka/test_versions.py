@@ -182,6 +182,24 @@ def test_capabilities_begin_with_the_versions_that_have_them() -> None:
     assert up_to(produce=3, fetch=4, init=0).has_idempotence and not up_to(produce=3, fetch=4).has_idempotence
 
 
+def test_what_brokers_have_in_common_is_what_each_of_them_has() -> None:
+    one = BrokerVersions({0: VersionRange(0, 8), 1: VersionRange(0, 11), 22: VersionRange(0, 1)}, {"x": 2, "y": 1})
+    other = BrokerVersions({0: VersionRange(3, 8), 1: VersionRange(4, 10), 28: VersionRange(0, 3)}, {"x": 1})
+    for brokers in ((one, other), (other, one)):
+        common = BrokerVersions.common(brokers)
+        assert common.offered == {0: VersionRange(3, 8), 1: VersionRange(4, 10)}
+        assert common.finalized.get("x") == 1 and not common.finalized.get("y")
+        assert common.release is None
+    assert BrokerVersions.common([one]) is one
+
+
+def test_the_release_that_brokers_have_in_common_is_the_oldest_one() -> None:
+    old = [BrokerVersions.of_release(release) for release in ("0.9.0", "0.8.1", "0.8.2")]
+    common = BrokerVersions.common([MODERN, *old])
+    assert common.release == "0.8.1"
+    assert not common.has_lz4 and not common.lists_all_brokers
+
+
 def test_hidden_transaction_apis_mean_no_transactions() -> None:
     assert MODERN.has_transactions and MODERN.has_group_fencing
     hidden = BrokerVersions({k: v for k, v in MODERN.offered.items() if k not in (24, 25, 26, 28)})

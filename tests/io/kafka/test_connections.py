@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -30,6 +31,7 @@ from odradek.wire.kafka.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
 )
+from odradek.wire.kafka.messages.transactions import TxnOffsetCommitRequest
 
 pytestmark = pytest.mark.anyio
 
@@ -225,6 +227,34 @@ async def test_what_the_cluster_can_do_is_up_to_its_brokers_of_today(monkeypatch
         peer.answers[MetadataRequest] = cluster((1, "b1", 9092), (3, "b3", 9092)).answers[MetadataRequest]
         await ask(Broker(1, "b1", 9092), EVERYTHING)
         assert known.all_have(has_heartbeat), "the older broker has left"
+
+
+def offer(offered: ApiVersionsResponse, request: ApiVersionsRequest, version: int) -> ApiVersionsResponse:
+    return offered
+
+
+@pytest.mark.parametrize("older", [1, 2])
+async def test_what_all_brokers_have_does_not_follow_from_their_version_of_produce(
+    older: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers of 2.4 and 2.5 have the same one."""
+    peer = cluster((1, "b1", 9092), (2, "b2", 9092))
+    before = ApiVersionsResponse(
+        api_keys=tuple(
+            each.__replace__(max_version=2) if each.api_key == TxnOffsetCommitRequest.SPEC.key else each
+            for each in EVERYTHING.api_keys
+        )
+    )
+    async with connected(peer, monkeypatch) as connections:
+        for number in (1, 2):
+            peer.answers[ApiVersionsRequest] = partial(offer, before if number == older else EVERYTHING)
+            await connections.ask_metadata(Broker(number, f"b{number}", 9092), lambda versions: MetadataRequest())
+        common = connections.known.common()
+        assert common is not None and not common.has_group_fencing
+        peer.answers[MetadataRequest] = cluster((3 - older, f"b{3 - older}", 9092)).answers[MetadataRequest]
+        await connections.ask_metadata(Broker(3 - older, f"b{3 - older}", 9092), lambda versions: MetadataRequest())
+        common = connections.known.common()
+        assert common is not None and common.has_group_fencing, "the older broker has left"
 
 
 async def test_each_kind_of_work_has_its_own_until_it_is_closed() -> None:

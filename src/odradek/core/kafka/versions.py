@@ -9,7 +9,7 @@ Source: kafka-specification.md 1, 4.1, 4.2, 4.7; KIP-35, KIP-511, KIP-584, KIP-8
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -136,6 +136,24 @@ class BrokerVersions:
         raise ConfigError(
             f"broker version {release!r}: only {', '.join(OLD_RELEASES)} can be set; newer brokers report theirs"
         )
+
+    @classmethod
+    def common(cls, brokers: Sequence[BrokerVersions]) -> BrokerVersions:
+        """Return what each of some brokers has: one of them may have an older version of this request, another one of
+        that."""
+        first, *others = brokers
+        if not others:
+            return first
+        offered = {
+            key: VersionRange(
+                max(each.offered[key].first for each in brokers), min(each.offered[key].last for each in brokers)
+            )
+            for key in first.offered
+            if all(key in each.offered for each in others)
+        }
+        finalized = {name: min(each.finalized.get(name, 0) for each in brokers) for name in first.finalized}
+        release = min((each.release for each in brokers if each.release is not None), default=None)
+        return cls(offered, finalized, first._at_most, release)
 
     def __repr__(self) -> str:
         return f"<BrokerVersions {self.release or f'{len(self.offered)} APIs'}>"

@@ -286,11 +286,11 @@ class KafkaDriver:
         return self._metadata.table.state
 
     def versions(self) -> BrokerVersions:
-        """Return the versions of the oldest broker met so far: what holds for the whole cluster."""
-        oldest = self.connections.known.oldest()
-        if oldest is None:
+        """Return what every broker met so far has: what holds for the whole cluster."""
+        common = self.connections.known.common()
+        if common is None:
             raise Closed(NOT_OPEN)
-        return oldest
+        return common
 
     # ---- the rules -------------------------------------------------------------------------------------------
 
@@ -378,8 +378,8 @@ class KafkaDriver:
         for refusal in filter(None, map(_refusal_of, subscription.topics or ())):
             raise ConfigError(refusal)
         settings = self._member_settings(subscription)
-        if (oldest := self.connections.known.oldest()) is not None:
-            group_protocol(subscription, settings, oldest)
+        if (common := self.connections.known.common()) is not None:
+            group_protocol(subscription, settings, common)
         self._members += 1
         access, topics = self._coordinator_access(), GroupTopics(subscription, self._metadata, self.ask)
         return KafkaMembership(

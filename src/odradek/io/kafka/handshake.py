@@ -33,7 +33,6 @@ from odradek.errors import (
 )
 from odradek.io.kafka.handshake_requests import ProbeRequest, RawToken, SaslRequest
 from odradek.io.requests import RECONNECT, Handshake
-from odradek.wire.kafka.messages.data import ProduceRequest
 from odradek.wire.kafka.messages.metadata import ApiVersionsRequest
 
 if TYPE_CHECKING:  # imported with the first login
@@ -116,6 +115,7 @@ class KnownVersions:
         self.latest: dict[str, BrokerVersions] = {}
         """Address -> what the broker offered on its latest connection."""
         self._members: frozenset[str] = frozenset()
+        self._common: BrokerVersions | None = None  # of `common`, until something changes
         self._releases: dict[str, tuple[float, BrokerVersions]] = {}
         self.failed_logins: Counter[str] = Counter()
         """Address -> attempts to authenticate in a row that ended without an answer."""
@@ -131,7 +131,7 @@ class KnownVersions:
 
     def learn(self, address: str, versions: BrokerVersions) -> None:
         """Remember the outcome of a probe."""
-        self.latest[address] = versions
+        self.latest[address], self._common = versions, None
         self._unconfirmed.discard(address)
         if versions.release is None:
             self._answers = True
@@ -143,14 +143,16 @@ class KnownVersions:
         """Return True if every broker that was asked has a feature; True, too, before any was."""
         return all(map(feature, self._of_members()))
 
-    def oldest(self) -> BrokerVersions | None:
-        """Return the versions of the oldest broker that was asked; None before any was."""
-        return min(self._of_members(), key=lambda versions: versions.version(ProduceRequest), default=None)
+    def common(self) -> BrokerVersions | None:
+        """Return what every broker that was asked has; None before any was."""
+        if self._common is None and (members := tuple(self._of_members())):
+            self._common = BrokerVersions.common(members)
+        return self._common
 
     def members_are(self, addresses: Iterable[str]) -> None:
         """Leave out of account what is at other addresses, once one of these was asked: a broker that has left the
         cluster, or an address of the URL behind which brokers were upgraded since."""
-        self._members = frozenset(addresses)
+        self._members, self._common = frozenset(addresses), None
 
     def _of_members(self) -> Collection[BrokerVersions]:
         of_members = [versions for address, versions in self.latest.items() if address in self._members]

@@ -47,7 +47,7 @@ class CoordinatorAccess:
         connections: Connections to its brokers.
         coordinators: Finds them.
         ask: Sends a request, made for the versions of the broker, to any broker.
-        versions: Returns the versions of the oldest broker met so far.
+        versions: Returns what every broker met so far has.
         epochs: The leader epochs of the records that were read, for commits.
         metadata: Knows the ids of topics.
         timeout_s: From a call to its outcome (s).

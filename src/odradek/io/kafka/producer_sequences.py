@@ -30,7 +30,7 @@ class KafkaProducerSequences(BatchSequences):
 
     Args:
         ask: Reaches any broker.
-        versions: Returns those of the oldest broker of the cluster.
+        versions: Returns what every broker of the cluster has.
     """
 
     def __init__(self, ask: AskAnyBroker, versions: Callable[[], BrokerVersions]) -> None:
