@@ -15,6 +15,7 @@ from tests.io.kafka.peer import EVERYTHING, Peer
 import odradek as od
 from odradek.core.backoff import Backoff
 from odradek.core.interfaces import PartitionBatch, PartitionResult, Subscription
+from odradek.core.kafka.transaction_requests import GroupMetadata
 from odradek.core.kafka.transaction_states import TransactionReaction, reaction_to
 from odradek.errors import CommitOutcomeUnknown
 from odradek.io.kafka.driver import KafkaDriver
@@ -367,6 +368,43 @@ def named(peer_answers: dict[type, Callable[[Any, int], Any]]) -> list[int]:
     peer_answers[ApiVersionsRequest] = lambda request, version: BEFORE_2_5
     peer_answers[OffsetFetchRequest] = fetch
     return position
+
+
+@pytest.fixture
+def stored(peer_answers: dict[type, Callable[[Any, int], Any]], coordinator: Coordinator) -> list[tuple[Any, int]]:
+    """TxnOffsetCommit requests and their versions. The group's coordinator, another broker, is of a release before 2.5;
+    nothing is known of it until the request goes there."""
+    requests: list[tuple[Any, int]] = []
+    answer, versions = coordinator.answer, [EVERYTHING]
+
+    def find(request: FindCoordinatorRequest, version: int) -> FindCoordinatorResponse:
+        if request.key_type:
+            return FindCoordinatorResponse(node_id=1, host="b", port=9092)
+        versions[0] = BEFORE_2_5
+        return FindCoordinatorResponse(node_id=2, host="c", port=9092)
+
+    def store(request: TxnOffsetCommitRequest, version: int) -> Any:
+        requests.append((request, version))
+        return answer(request, version)
+
+    peer_answers[ApiVersionsRequest] = lambda request, version: versions[0]
+    peer_answers[FindCoordinatorRequest] = find
+    peer_answers[TxnOffsetCommitRequest] = store
+    return requests
+
+
+async def test_an_older_coordinator_of_the_group_gets_positions_without_the_member(
+    stored: list[tuple[Any, int]], bench: Bench, coordinator: Coordinator, driver: KafkaDriver
+) -> None:
+    member = _member(driver)
+    member.token = lambda positions: GroupMetadata("g", 3, "me", "instance")  # type: ignore[method-assign]
+    await bench.transactions.initialize()
+    bench.transactions.begin()
+    await bench.transactions.add_positions(member, {T0: Position(9)})
+    await bench.transactions.commit()
+    ((request, version),) = stored
+    assert version == 2 and request.group_id == "g"
+    assert coordinator.ended == [True]
 
 
 async def _member_in_transaction(bench: Bench, driver: KafkaDriver) -> KafkaMembership:

@@ -18,7 +18,7 @@ from odradek.wire.kafka.messages.transactions import (
     TxnOffsetCommitRequestTopic,
 )
 
-__all__ = ["Contents", "GroupMetadata", "Offset", "Requests"]
+__all__ = ["Contents", "GroupMetadata", "Offset", "Requests", "unfenced"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +126,11 @@ class Requests:
             producer_epoch=self.identity.epoch,
             committed=committed,
         )
+
+
+def unfenced(request: TxnOffsetCommitRequest) -> TxnOffsetCommitRequest:
+    """Return the request for a coordinator that knows no fence (before 2.5): with the name of the group alone."""
+    return request.__replace__(generation_id=-1, member_id="", group_instance_id=None)
 
 
 def _offset(partition: int, offset: Offset) -> TxnOffsetCommitRequestPartition:

@@ -140,7 +140,7 @@ class Transactions:
     def add_offsets(self, offsets: Mapping[TopicPartition, Offset], group: GroupMetadata) -> None:
         """Commit a group's offsets with the transaction. One group and one set of offsets at a time.
 
-        If `BrokerVersions.has_group_fencing` is False, pass a `GroupMetadata` with the group's name alone.
+        To a coordinator without `BrokerVersions.has_group_fencing` the request is sent as `unfenced` returns it.
 
         Raises:
             LocalProtocolError: No transaction is open, or the last offsets are still being sent.

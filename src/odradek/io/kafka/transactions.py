@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from random import random
+from typing import Any
 
 import anyio
 
@@ -21,9 +22,10 @@ from odradek.core.backoff import Backoff
 from odradek.core.interfaces import Membership, PartitionBatch
 from odradek.core.kafka.batch_sequences import BatchSequences
 from odradek.core.kafka.producer_state import IdempotentProducer
-from odradek.core.kafka.transaction_requests import GroupMetadata
+from odradek.core.kafka.transaction_requests import unfenced
 from odradek.core.kafka.transaction_states import TransactionalProducerState, may_be_applied
 from odradek.core.kafka.transactions import Outgoing, Transactions
+from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import BrokerError, CommitOutcomeUnknown, NotWritten, OdradekError, UsageError
 from odradek.io.kafka.connection import VersionLimits
 from odradek.io.kafka.coordinators import CoordinatorType
@@ -33,8 +35,12 @@ from odradek.io.notifier import Notifier
 from odradek.types import Broker, Position, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
-from odradek.wire.kafka.messages.transactions import AddPartitionsToTxnResponse, EndTxnRequest
-from odradek.wire.kafka.schema import Response
+from odradek.wire.kafka.messages.transactions import (
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    TxnOffsetCommitRequest,
+)
+from odradek.wire.kafka.schema import Request, Response
 
 __all__ = ["CoordinatedTransactions", "KafkaTransactions"]
 
@@ -278,11 +284,8 @@ class KafkaTransactions(CoordinatedTransactions):
         """
         if not isinstance(member, KafkaMembership) or not member.shares(self._access):
             raise UsageError("a transaction stores positions of consumers of its own cluster only")
-        fence, versions = member.token(positions), self._access.versions()
-        if not versions.has_group_fencing:
-            fence = GroupMetadata(fence.group)
-        self._machine.add_offsets(member.offsets(positions), fence)
-        if not versions.has_stable_offsets:
+        self._machine.add_offsets(member.offsets(positions), member.token(positions))
+        if not self._access.versions().has_stable_offsets:
             self._remember(member, positions)
         await self._until_offsets_sent()
 
@@ -303,9 +306,14 @@ class KafkaTransactions(CoordinatedTransactions):
         if isinstance(request, FindCoordinatorRequest):
             return await self._find(request)
         connection = self._access.connections.get(self._brokers[outgoing.node_id], "transactions")
-        response: Response = await connection.submit(
-            request, limits=VersionLimits(transactions_v2=outgoing.transactions_v2)
-        )
+
+        def build(versions: BrokerVersions) -> Request[Any]:
+            if isinstance(request, TxnOffsetCommitRequest) and not versions.has_group_fencing:
+                return unfenced(request)
+            return request
+
+        limits = VersionLimits(transactions_v2=outgoing.transactions_v2)
+        response: Response = await connection.submit_built(type(request), build, limits=limits)
         if isinstance(response, AddPartitionsToTxnResponse) and _names_unknown(response):
             # Deleted, probably, which the producer's routing table does not say yet: its records wait for an answer
             # that adds the partition, and no leader gets a chance to say so.
