@@ -14,6 +14,7 @@ from tests.frames import FrameReader
 from tests.memory_pair import memory_pair
 
 from odradek.core.backoff import Backoff
+from odradek.core.kafka.failed_replicas import FailedReplicas
 from odradek.core.kafka.leader_epochs import LeaderEpochs
 from odradek.core.kafka.produce import OnLeader
 from odradek.core.kafka.routing import BrokerEndpoint, KafkaRoutingTable, Partition, Topic
@@ -312,6 +313,7 @@ async def running(
                 on_leader=on_leader,
                 epochs=epochs or LeaderEpochs(),
                 topics=TopicCheck(SteadyMetadata(RoutingSnapshot(1, table))),
+                failed_replicas=FailedReplicas(),
                 settings=settings,
                 clock=lambda: 1_700_000_000.0,
             )

@@ -22,7 +22,7 @@ from odradek.errors import (
     OffsetOutOfRange,
     RemoteProtocolError,
 )
-from odradek.io.kafka.broker_client import KafkaBrokerClient
+from odradek.io.kafka.broker_client import BrokerClientSettings, KafkaBrokerClient
 from odradek.io.kafka.log_access import KafkaLogAccess
 from odradek.types import EARLIEST, LATEST, AtTime, Broker, Position, PositionSpec, TopicPartition
 from odradek.wire.compression import CompressionType
@@ -618,6 +618,58 @@ async def test_a_preferred_replica_that_is_not_known_yet_is_looked_up() -> None:
         await client.fetch([fetch])
         assert fetch.preferred_replica is None and fetch.error is not None
         assert fetch.error.retriable and fetch.error.refresh_metadata
+
+
+IN_A_RACK = BrokerClientSettings(request_timeout_s=10.0, rack="r")
+
+
+async def racks_of_the_next_fetches(client: KafkaBrokerClient, broker: ScriptedBroker) -> list[str]:
+    """Return the racks in fetches of T0, T1, and both from their leader."""
+    client.broker = Broker(1, "b", 9092)
+    broker.answers.clear()
+    broker.requests.clear()
+    for partitions in ((T0,), (T1,), (T0, T1)):
+        await client.fetch([fetch_of(client, partition) for partition in partitions])
+    return [request.rack_id for request, _ in broker.requests]
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_NOT_AVAILABLE]
+)
+async def test_after_an_error_of_a_replica_the_leader_sends_the_records_itself(code: ErrorCode) -> None:
+    """With the rack it would name the replica again, such as one of a release before 2.4, and send no records."""
+    broker = ScriptedBroker(NEWEST)
+    answers(broker, error_code=code)
+    async with running(broker, settings=IN_A_RACK) as client:
+        client.broker = Broker(2, "b", 9092)  # the other one leads
+        await client.fetch([fetch_of(client)])
+        assert await racks_of_the_next_fetches(client, broker) == ["", "r", ""]
+
+
+async def test_after_the_loss_of_a_replica_the_leader_sends_the_records_itself() -> None:
+    broker = ScriptedBroker(NEWEST)
+    broker.cut = 5
+    async with running(broker, settings=IN_A_RACK) as client:
+        client.broker = Broker(2, "b", 9092)  # the other one leads
+        with pytest.raises(ConnectionLost):
+            await client.fetch([fetch_of(client)])
+        assert await racks_of_the_next_fetches(client, broker) == ["", "r", ""]
+
+
+async def test_a_leader_that_prefers_a_replica_that_is_not_known_sends_the_records_itself() -> None:
+    broker = ScriptedBroker(NEWEST)
+    answers(broker, preferred_read_replica=3)
+    async with running(broker, settings=IN_A_RACK) as client:
+        await client.fetch([fetch_of(client)])
+        assert await racks_of_the_next_fetches(client, broker) == ["", "r", ""]
+
+
+async def test_errors_of_a_leader_leave_the_rack_in_its_requests() -> None:
+    broker = ScriptedBroker(NEWEST)
+    answers(broker, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    async with running(broker, settings=IN_A_RACK) as client:
+        await client.fetch([fetch_of(client)])
+        assert await racks_of_the_next_fetches(client, broker) == ["r", "r", "r"]
 
 
 @pytest.mark.parametrize(("committed", "shown"), [(False, ["a", "b", "c"]), (True, ["b", "c"])])

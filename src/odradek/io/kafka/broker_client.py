@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import anyio
 
+from odradek.core.kafka.failed_replicas import FailedReplicas
 from odradek.core.kafka.fetch_session import FetchRequestSettings, FetchSession
 from odradek.core.kafka.leader_epochs import LeaderEpochs
 from odradek.core.kafka.list_offsets import Outcome, list_offsets_request, read_list_offsets
@@ -81,6 +82,7 @@ class KafkaBrokerClient:
         on_leader: Told of leaders that responses name.
         epochs: Told of the epochs of records that were fetched.
         topics: Notices topics that were made again.
+        failed_replicas: Those that leaders prefer, and that have failed; shared by all clients of a cluster.
         settings: See `BrokerClientSettings`.
         clock: Seconds since the epoch: the timestamp of records that have none.
     """
@@ -95,12 +97,14 @@ class KafkaBrokerClient:
         on_leader: OnLeader,
         epochs: LeaderEpochs,
         topics: TopicCheck,
+        failed_replicas: FailedReplicas,
         settings: BrokerClientSettings,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.broker, self.connection = broker, connection
         self._cluster_versions, self._routing, self._on_leader = versions, routing, on_leader
         self._epochs, self._topics, self._settings, self._clock = epochs, topics, settings, clock
+        self._failed_replicas = failed_replicas
         self._session = FetchSession()
         self._in_session = False
 
@@ -256,15 +260,23 @@ class KafkaBrokerClient:
                 if session.answered(response):
                     exchange.apply(response, self._on_leader, self._routing)
                     self._epochs.forget_committed(exchange.out_of_range)
+                    if self._settings.rack:
+                        self._failed_replicas.add(exchange.failed_replicas, anyio.current_time())
                     return
             raise RemoteProtocolError(f"{self.broker.address}: no fetch session after {FETCH_ATTEMPTS} requests")
-        except BaseException:
+        except BaseException as error:
             session.connection_lost()
+            if self._settings.rack and isinstance(error, OdradekError):
+                self._failed_replicas.add(exchange.replicas, anyio.current_time())
             raise
 
     async def _fetch_once(
         self, exchange: FetchExchange, session: FetchSession, max_wait: float, min_bytes: int
     ) -> FetchResponse:
+        rack = self._settings.rack
+        if rack and self._failed_replicas.are_among(exchange.partitions, anyio.current_time()):
+            rack = ""  # then the leader sends the records itself
+
         def build(versions: BrokerVersions) -> FetchRequest:
             if exchange.max_bytes < MAX_RESPONSE_BYTES and not versions.has_fetch_sessions:
                 raise RemoteProtocolError(f"{self.broker.address} is of an older release now, without fetch sessions")
@@ -274,7 +286,7 @@ class KafkaBrokerClient:
                 min_bytes=min_bytes,
                 max_bytes=exchange.max_bytes,
                 read_committed=exchange.read_committed,
-                rack=self._settings.rack,
+                rack=rack,
                 by_id=exchange.by_id,
             )
             used = session if versions.has_fetch_sessions else FetchSession(enabled=False)

@@ -14,6 +14,7 @@ from anyio.abc import TaskGroup
 
 from odradek.core.interfaces import NOT_OPEN, ClusterStatistics
 from odradek.core.kafka.broker_errors import broker_error
+from odradek.core.kafka.failed_replicas import FailedReplicas
 from odradek.core.kafka.leader_epochs import LeaderEpochs
 from odradek.core.kafka.routing import KafkaRoutingTable
 from odradek.core.kafka.versions import BrokerVersions
@@ -155,6 +156,7 @@ class KafkaDriver:
             proxy=self._options.proxy,
         )
         self.epochs = LeaderEpochs()
+        self._failed_replicas = FailedReplicas()
         self._metadata = KafkaMetadata(
             bootstrap, self.connections.ask_metadata, self._options.metadata, self.epochs.forget_topics
         )
@@ -235,6 +237,7 @@ class KafkaDriver:
             on_leader=self._metadata.leader_changed,
             epochs=self.epochs,
             topics=TopicCheck(self.metadata),
+            failed_replicas=self._failed_replicas,
             settings=settings,
         )
         self._clients[broker.id, purpose] = client

@@ -59,6 +59,7 @@ class PartitionExchange:
         "offset",
         "partition",
         "received",
+        "replica_failed",
     )
 
     def __init__(self, fetch: PartitionFetch, leader_epoch: int = -1, is_leader: bool = True) -> None:
@@ -67,7 +68,7 @@ class PartitionExchange:
         self.leader_epoch, self.is_leader = leader_epoch, is_leader
         self.offset = self.received = 0
         self._left = fetch.max_bytes + self.decoder.max_message_bytes
-        self.answered = False
+        self.answered = self.replica_failed = False
         self._position: FetchPosition | None = None
         self._versions: BrokerVersions | None = None  # that the position is for
 
@@ -131,6 +132,7 @@ class PartitionExchange:
         if step is FetchStep.READ_FROM_REPLICA and data.preferred_read_replica in routing().brokers:
             fetch.preferred_replica = data.preferred_read_replica
         elif step is not FetchStep.READ:
+            self.replica_failed = step is FetchStep.READ_FROM_REPLICA or not self.is_leader
             fetch.error = self._error(step, data, f"{address}: fetch {self.partition} from {self.offset}")
         elif has_records and not self.received:  # all are of other partitions
             fetch.left_out = self._has_more(data)
@@ -240,6 +242,22 @@ class FetchExchange:
         """Accept no more bytes for the parts that have a result."""
         for part in self._answered:
             part.end()
+
+    @property
+    def partitions(self) -> Collection[TopicPartition]:
+        """The partitions that are asked for."""
+        return self._parts.keys()
+
+    @property
+    def replicas(self) -> Collection[TopicPartition]:
+        """The partitions that the broker does not lead: their leaders prefer it."""
+        return [part.partition for part in self.parts if not part.is_leader]
+
+    @property
+    def failed_replicas(self) -> Collection[TopicPartition]:
+        """The partitions that have got an error from the replica that their leader prefers, or whose leader prefers one
+        that is not known."""
+        return [part.partition for part in self._answered if part.replica_failed]
 
     @property
     def out_of_range(self) -> Collection[TopicPartition]:
