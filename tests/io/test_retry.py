@@ -8,13 +8,14 @@ import anyio
 import pytest
 
 from odradek.core.backoff import Backoff
-from odradek.errors import ConfigError, DeadlineError, OdradekError, Unreachable
+from odradek.errors import ConfigError, DeadlineError, OdradekError, Unreachable, Unsupported
 from odradek.io.retry import first_answer, quickest_answer, retry
 
 pytestmark = pytest.mark.anyio
 
 SOON = Backoff(0.0001, 1.0, 0.0001)
 PASSING, OTHER, FINAL = Unreachable("tcp", "b:1", "refused"), Unreachable("dns", "b:2", "unknown"), ConfigError("no")
+OLD = Unsupported("DescribeConfigs", "a broker that has this API")
 LATE = DeadlineError("the call", 1.0, sent=False)
 
 
@@ -92,6 +93,9 @@ async def test_brokers_are_asked_until_one_answers(
     [
         ((None, PASSING, "answer", FINAL), "answer"),
         ((None, FINAL, "not reached"), FINAL),
+        ((OLD, "answer", FINAL), "answer"),
+        ((PASSING, OLD), PASSING),
+        ((OLD,), OLD),
         ((PASSING, OTHER), OTHER),
         ((), LATE),
     ],

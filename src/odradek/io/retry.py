@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from operator import attrgetter
 from random import random
 from typing import TypeVar
@@ -11,12 +11,18 @@ from typing import TypeVar
 import anyio
 
 from odradek.core.backoff import Backoff
-from odradek.errors import OdradekError
+from odradek.errors import OdradekError, Unsupported
 
-__all__ = ["first_answer", "quickest_answer", "retry", "staggered"]
+__all__ = ["first_answer", "may_be_of_one_broker", "quickest_answer", "retry", "staggered"]
 
 B = TypeVar("B")
 T = TypeVar("T")
+
+
+def may_be_of_one_broker(error: OdradekError) -> bool:
+    """Return True if another broker may answer what has failed so: one that does not have the request may only be of an
+    older release than the others."""
+    return error.retriable or isinstance(error, Unsupported)
 
 
 async def retry(
@@ -62,17 +68,18 @@ async def first_answer(
     """Ask one broker after the other, each once, until one answers. Cancellation: that of `ask`.
 
     Raises:
-        OdradekError: The first error that does not pass; or the last one; or `none`, if there is no broker.
+        OdradekError: The first error that does not pass; or the last one, if possible one that is retriable; or `none`,
+            if there is no broker.
     """
-    error = none
+    errors: list[OdradekError] = []
     for broker in brokers:
         try:
             return await ask(broker)
         except OdradekError as failed:
             if not passes(failed):
                 raise
-            error = failed
-    raise error
+            errors.append(failed)
+    raise _last(errors, none)
 
 
 async def staggered(items: Iterable[B], attempt: Callable[[B], Awaitable[bool]], silence_s: float) -> None:
@@ -101,21 +108,26 @@ async def quickest_answer(
     silent for a time (s). For questions only: several brokers may get them. Cancellation: that of `ask`.
 
     Raises:
-        OdradekError: The first error that does not pass; or the last one; or `none`, if there is no broker.
+        OdradekError: The first error that each of them would have (see `may_be_of_one_broker`); or the last one, if
+            possible one that is retriable; or `none`, if there is no broker.
     """
-    error, answers, final = none, list[T](), list[OdradekError]()
+    answers, errors, final = list[T](), list[OdradekError](), list[OdradekError]()
 
     async def attempt(broker: B) -> bool:
-        nonlocal error
         try:
             answers.append(await ask(broker))
         except OdradekError as failed:
-            error = failed
-            if not failed.retriable:
+            errors.append(failed)
+            if not may_be_of_one_broker(failed):
                 final.append(failed)
         return bool(answers or final)
 
     await staggered(brokers, attempt, silence_s)
     if answers:
         return answers[0]
-    raise final[0] if final else error
+    raise final[0] if final else _last(errors, none)
+
+
+def _last(errors: Sequence[OdradekError], none: OdradekError) -> OdradekError:
+    """Return the last error, if possible one that is retriable; `none` if there is none."""
+    return ([none, *errors[-1:]] + [error for error in errors if error.retriable])[-1]

@@ -244,6 +244,26 @@ async def test_where_only_a_whole_configuration_can_be_written_other_entries_are
     assert {entry.name: entry.value for entry in written.resources[0].configs} == {"b": "2", "d": "4"}
 
 
+@pytest.mark.parametrize("changes", [False, True])
+async def test_a_broker_that_is_too_old_leaves_a_request_to_another_one(
+    changes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While brokers are upgraded. Nothing is known of the older one until the request goes there."""
+    peer = Cluster()
+    apis = (IncrementalAlterConfigsRequest.SPEC.key, DescribeConfigsRequest.SPEC.key)
+    old = ApiVersionsResponse(api_keys=tuple(api for api in EVERYTHING.api_keys if api.api_key not in apis))
+    async with admin_of(peer, monkeypatch) as admin:
+        peer.answers[ApiVersionsRequest] = lambda request, version: (
+            old if peer.connections[-1] == "b:9091" else EVERYTHING
+        )
+        if changes:
+            await admin.alter_topic_configs({"t": {"a": "b"}}, validate_only=False)
+        else:
+            await admin.describe_topic_configs(["t"])
+    assert peer.count(IncrementalAlterConfigsRequest if changes else DescribeConfigsRequest) == 1
+    assert peer.connections[-2:] == ["b:9091", "b:9092"]
+
+
 def offer_up_to(peer: Cluster, api: type[Request[Any]], version: int) -> None:
     """Have a cluster offer one API up to a version only."""
     others = tuple(each for each in EVERYTHING.api_keys if each.api_key != api.SPEC.key)

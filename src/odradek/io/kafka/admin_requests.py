@@ -16,7 +16,7 @@ from odradek.io.gather import gather_outcomes
 from odradek.io.kafka.coordinators import CoordinatorType
 from odradek.io.kafka.metadata import SILENCE_S, KafkaMetadata
 from odradek.io.kafka.offsets import CoordinatorAccess
-from odradek.io.retry import first_answer, quickest_answer, retry
+from odradek.io.retry import first_answer, may_be_of_one_broker, quickest_answer, retry
 from odradek.types import Broker, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.schema import Request, Response
@@ -79,8 +79,9 @@ class AdminRequests:
         changes: bool = False,
         repeatable: bool = False,
     ) -> R:
-        """Send a request to any broker: the next one if it does not answer, until the time is over. A question goes to
-        the next one, too, while one is silent; a change does not: a late one might undo what came after it.
+        """Send a request to any broker: the next one if it does not answer, or does not have the request, until the
+        time is over. A question goes to the next one, too, while one is silent; a change does not: a late one might
+        undo what came after it.
 
         Args:
             codes: Returns the error codes of a response that concern it as a whole: the request is repeated while one
@@ -100,7 +101,7 @@ class AdminRequests:
                     brokers,
                     lambda broker: self.ask(broker, api, build),
                     none,
-                    lambda error: error.retriable and not (once and error.sent),
+                    lambda error: may_be_of_one_broker(error) and not (once and error.sent),
                 )
             else:
                 response = await quickest_answer(brokers, lambda broker: self.ask(broker, api, build), none, SILENCE_S)

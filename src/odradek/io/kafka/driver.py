@@ -29,7 +29,7 @@ from odradek.io.kafka.coordinators import Coordinators, CoordinatorType
 from odradek.io.kafka.log_access import KafkaLogAccess
 from odradek.io.kafka.metadata import SILENCE_S, KafkaMetadata, MetadataOptions
 from odradek.io.kafka.topic_check import TopicCheck
-from odradek.io.retry import first_answer, quickest_answer
+from odradek.io.retry import first_answer, may_be_of_one_broker, quickest_answer
 from odradek.io.tls import client_context
 from odradek.types import Broker, KiB
 from odradek.wire.kafka import messages
@@ -259,8 +259,7 @@ class KafkaDriver:
     async def ask(self, api: type[Request[R]], build: Callable[[BrokerVersions], Request[R]]) -> R:
         """Send a request to any broker: each is tried once, until one answers. Cancellation: safe.
 
-        Raises the error of the last one, or the first that trying again cannot change. A broker that does not have the
-        request may only be of an older release than the others.
+        Raises the error of the last one, or the first that each of them would have.
         """
         none = Closed(f"{self!r}: no broker is known")
         brokers = await self._shuffled_brokers()
@@ -268,7 +267,7 @@ class KafkaDriver:
             brokers,
             lambda broker: self.connections.ask(broker, api, build),
             none,
-            lambda error: error.retriable or isinstance(error, Unsupported),
+            may_be_of_one_broker,
         )
 
     async def _shuffled_brokers(self) -> list[Broker]:
