@@ -415,6 +415,17 @@ async def test_an_offset_that_brokers_are_too_old_for_is_not_asked_for(
     assert peer.count(ListOffsetsRequest) == 0
 
 
+async def test_an_offset_that_the_leader_alone_is_too_old_for_is_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While brokers are upgraded. The leader would take the number that stands for the offset for a time."""
+    peer = Cluster()
+    peer.answers[ListOffsetsRequest] = offsets
+    async with admin_of(peer, monkeypatch) as admin:
+        offer_up_to(peer, ListOffsetsRequest, 6)  # on new connections, as that to the leader
+        results = await admin.list_offsets({P0: OffsetSpec.MAX_TIMESTAMP}, read_committed=False)
+    assert isinstance(results.failed[P0], Unsupported) and "Kafka 3.0" in str(results.failed[P0])
+    assert peer.count(ListOffsetsRequest) == 0
+
+
 async def test_a_group_that_is_no_other_one_is_a_share_group_or_one_of_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = Cluster()
     peer.answers[ConsumerGroupDescribeRequest] = lambda request, version: ConsumerGroupDescribeResponse(

@@ -321,21 +321,23 @@ class KafkaAdmin(ClusterAdmin):
     ) -> Results[TopicPartition, OffsetListing]:
         """Find offsets (see `ClusterAdmin`): the leader of each partition knows them."""
         for at in specs.values():
-            version, needs = SPEC_VERSIONS.get(at, (0, ""))
-            if not self._requests.has(ListOffsetsRequest, version):
-                raise Unsupported(f"the offset {at!r}", needs)
-        if read_committed and not self._requests.has(ListOffsetsRequest, 2):
-            raise Unsupported("the end of what is committed", "Kafka 0.11")
+            _require_offset(at, self._requests.has, read_committed=read_committed)
         await self._requests.read_topics_of(specs)
 
         async def find(partition: TopicPartition) -> OffsetListing:
-            request = list_offsets_request(
-                {partition: specs[partition]}, 1, leader_epoch=lambda p: -1, read_committed=read_committed
-            )
+            at = specs[partition]
+
+            def build(versions: BrokerVersions) -> ListOffsetsRequest:
+                # The leader may be the first broker of its release that is met. It would take the number for a time.
+                _require_offset(at, versions.has, read_committed=read_committed)
+                return list_offsets_request(
+                    {partition: at}, 1, leader_epoch=lambda p: -1, read_committed=read_committed
+                )
+
             return await self._requests.ask_leader(
                 partition,
                 ListOffsetsRequest,
-                lambda v: request,
+                build,
                 lambda response: read_offset_listing(response, partition, f"ListOffsets of {partition}"),
                 "finding offsets of",
             )
@@ -472,6 +474,17 @@ class KafkaAdmin(ClusterAdmin):
     def transactions(self) -> KafkaTransactionsAdmin:
         """The administration of transactions (see `ClusterAdmin`)."""
         return KafkaTransactionsAdmin(self._requests)
+
+
+def _require_offset(
+    at: OffsetChoice, has: Callable[[type[ListOffsetsRequest], int], bool], *, read_committed: bool
+) -> None:
+    """Raise Unsupported if ListOffsets cannot find an offset in the versions that there are (`has`)."""
+    version, needs = SPEC_VERSIONS.get(at, (0, ""))
+    if not has(ListOffsetsRequest, version):
+        raise Unsupported(f"the offset {at!r}", needs)
+    if read_committed and not has(ListOffsetsRequest, 2):
+        raise Unsupported("the end of what is committed", "Kafka 0.11")
 
 
 def _broker_name(number: int | None) -> str:
