@@ -452,6 +452,26 @@ async def test_a_group_that_is_no_other_one_is_a_share_group_or_one_of_streams(m
         assert isinstance((await admin.describe_groups(["g"])).failed["g"], Unsupported)
 
 
+@pytest.mark.parametrize("code", [0, ErrorCode.GROUP_ID_NOT_FOUND])
+async def test_a_coordinator_that_is_too_old_for_other_groups_describes_a_classic_one(
+    code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While brokers are upgraded. Nothing is known of the coordinator until the first request goes there."""
+    peer = Cluster()
+    apis = (ConsumerGroupDescribeRequest.SPEC.key, ShareGroupDescribeRequest.SPEC.key)
+    old = ApiVersionsResponse(api_keys=tuple(api for api in EVERYTHING.api_keys if api.api_key not in apis))
+    peer.answers[DescribeGroupsRequest] = lambda request, version: DescribeGroupsResponse(
+        groups=(DescribedGroup(group_id="g", group_state="Stable", protocol_type="consumer", error_code=code),)
+    )
+    async with admin_of(peer, monkeypatch) as admin:
+        peer.answers[ApiVersionsRequest] = lambda request, version: old
+        results = await admin.describe_groups(["g"])
+    if code:
+        assert "GROUP_ID_NOT_FOUND" in str(results.failed["g"])
+    else:
+        assert results.done["g"].state == "Stable"
+
+
 async def test_groups_are_listed_again_while_their_broker_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = Cluster()
     peer.codes[ListGroupsRequest] = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]

@@ -368,14 +368,15 @@ class KafkaAdmin(ClusterAdmin):
         return await each(names, self._describe_group)
 
     async def _describe_group(self, name: str) -> GroupDescription:
-        """Describe a group by the protocol that it has: brokers do not know it by the others."""
+        """Describe a group by the protocol that it has: brokers do not know it by the others. The coordinator may
+        be the first broker of an older release that is met, which has the classic one alone."""
         if self._requests.has(ConsumerGroupDescribeRequest):
             try:
                 return await self._ask_about(
                     name, ConsumerGroupDescribeRequest(group_ids=(name,)), groups.read_consumer_group
                 )
-            except BrokerError as error:
-                if error.code not in NOT_OF_THIS_PROTOCOL:
+            except (BrokerError, Unsupported) as error:
+                if isinstance(error, BrokerError) and error.code not in NOT_OF_THIS_PROTOCOL:
                     raise
         try:
             return await self._ask_about(name, DescribeGroupsRequest(groups=(name,)), groups.read_classic_group)
