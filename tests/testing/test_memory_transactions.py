@@ -665,6 +665,63 @@ async def test_a_time_in_an_open_transaction_has_no_offset_for_readers_of_what_i
             assert listed.check()[OUT].position == position
 
 
+# ---- a producer that exits while another task is in the block ----------------------------------------------------
+
+
+async def test_a_producer_that_exits_aborts_the_transaction_of_another_task() -> None:
+    """Leaving the block waited for good, and could not be cancelled; readers waited until the transaction timed out."""
+    cluster, exited = make_cluster(), anyio.Event()
+
+    async def write(transaction: Any, out: od.Producer) -> None:
+        with pytest.raises(TransactionAborted, match="the producer has exited"):
+            async with transaction:
+                await out.send("out", b"1")
+                await exited.wait()
+                with pytest.raises(Closed, match="the producer has exited"):
+                    await out.send("out", b"2")
+        assert transaction.outcome == "aborted"
+        with pytest.raises(Closed, match="the producer has exited"):
+            await out.transaction().__aenter__()
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            async with producing(cluster) as out:
+                tasks.start_soon(write, out.transaction(), out)
+                await cluster.wait_for_requests("produce", 1)
+            cluster.append("out", [b"3"])
+            assert await read(cluster, "read_uncommitted") == [b"1", b"3"]
+            assert await read(cluster) == [b"3"], "the transaction has ended"
+            exited.set()
+
+
+@pytest.mark.parametrize(
+    ("held", "error", "outcome"),
+    [("commit_transaction", CommitOutcomeUnknown, "unknown"), ("produce", TransactionAborted, "aborted")],
+)
+async def test_an_end_that_an_exiting_producer_does_not_wait_for_is_an_error(
+    held: Any, error: type[OdradekError], outcome: str
+) -> None:
+    """The block ended as if its transaction were committed."""
+    cluster = make_cluster()
+    cluster.hold(held)
+    caught: list[OdradekError] = []
+
+    async def write(transaction: Any, out: od.Producer) -> None:
+        with pytest.raises(error, match="the producer has exited") as raised:
+            async with transaction:
+                await out.put("out", b"1")
+        caught.append(raised.value)
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks, cluster.connect(tuning=QUICK) as k:
+            with suppress(od.Undelivered):
+                async with k.producer(transactional_id="x", exit_within=0.001) as out:
+                    transaction = out.transaction()
+                    tasks.start_soon(write, transaction, out)
+                    await cluster.wait_for_held(held)
+    assert len(caught) == 1 and transaction.outcome == outcome
+
+
 # ---- cancellation ---------------------------------------------------------------------------------------------
 
 

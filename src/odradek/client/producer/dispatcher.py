@@ -75,6 +75,8 @@ class Dispatcher:
         self.transactions = transactions
         self.transaction_ends: anyio.Event | None = None
         """Set when the transaction that ends now has ended."""
+        self.abort_transaction: Callable[[], None] | None = None
+        """Begins to abort the open transaction, whose block has not ended."""
         self.failures = Failures(limits.buffer_bytes)
         self.written = self.failed = 0
         self.closed_reason: Exception | None = NOT_STARTED
@@ -113,6 +115,7 @@ class Dispatcher:
         self._driver, self._limits, self._options = driver, limits, options
         self._flushes: dict[FlushWaiter, anyio.Event] = {}
         self._dropping = ""  # why everything unsent is given up
+        self._stopping = False
         self._background = ShieldedTaskGroup(self.fail)
         self._lookups = ClusterLookups(
             driver.metadata, self.accumulator, options.backoff, self, self._needed_topics, self._wake_all_senders
@@ -141,8 +144,11 @@ class Dispatcher:
     async def stop(self, within: float) -> None:
         """Flush for at most `within` seconds, unaffected by scopes around it; then fail what remains."""
         self._refuse(Closed("the producer has exited"))
+        self._stopping = True
         try:
             with anyio.move_on_after(within, shield=True):
+                if self.abort_transaction is not None:
+                    self.abort_transaction()
                 if self.transaction_ends is not None:
                     await self.transaction_ends.wait()
                 await self.flush()
@@ -151,6 +157,7 @@ class Dispatcher:
                 self._fail_remaining(f"not delivered within the {within:g} s of exit_within")
             finally:
                 await self._background.stop()
+                self.end_transaction()
                 if self.observation is not None:
                     self.observation.ended()
 
@@ -393,8 +400,13 @@ class Dispatcher:
             raise
         self.closed_reason = NO_TRANSACTION
 
-    def begin(self, transactions: ProducerTransactions) -> None:
-        """Open a transaction: all records belong to it from now on. Raises why that is not possible."""
+    def begin(self, transactions: ProducerTransactions, abort: Callable[[], None]) -> None:
+        """Open a transaction: all records belong to it from now on. Raises why that is not possible.
+
+        Args:
+            transactions: Those of this producer.
+            abort: Called if the producer stops before the block of the transaction has ended: begins to abort it.
+        """
         self._check_thread()
         if self.closed_reason is None:
             raise UsageError("a transaction of this producer is open already: it has one at a time")
@@ -403,16 +415,20 @@ class Dispatcher:
         self.closed_reason = None
         self._admit()
         transactions.begin()
+        self.abort_transaction = abort
 
     def refuse_records(self, reason: Exception) -> None:
         """Accept no more records for now: the transaction ends."""
-        if self.failure is None:
+        if self.failure is None and not self._stopping:
             self._refuse(reason)
 
     def end_transaction(self) -> None:
         """Record the end of a transaction, after which another one may begin."""
         self._dropping = ""
         self.refuse_records(NO_TRANSACTION)
+        if self.transaction_ends is not None:
+            self.transaction_ends.set()
+            self.transaction_ends = None
 
     async def drop(self, why: str) -> None:
         """Give up all records that have not left, and wait until the others have an outcome."""

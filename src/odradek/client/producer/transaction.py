@@ -31,6 +31,8 @@ _BATCH = arguments.having("transaction_spans", "a batch or a table of a consumer
 
 Spans = list[tuple[TopicPartition, DeliveredSpan]]
 
+EXITED = "the producer has exited"
+
 
 class Transaction:
     """One transaction. Made by `Producer.transaction`; used as `async with`, once.
@@ -46,7 +48,7 @@ class Transaction:
     and the transaction ends in the background.
 
     If an abort is not confirmed in time, or another producer was opened with the same id, the producer has ended: open
-    another one.
+    another one. A producer that exits while another task is in the block aborts the transaction.
     """
 
     def __init__(
@@ -61,8 +63,8 @@ class Transaction:
         self._commit_within, self._abort_within = commit_within, abort_within
         self._spans: dict[ConsumerPositions, Spans] = {}
         self._stored: list[tuple[ConsumerPositions, Spans, Mapping[TopicPartition, Position]]] = []
-        self._state: Literal["new", "open", "ending"] = "new"
-        self._preparing = anyio.CancelScope()
+        self._state: Literal["new", "open", "ending", "ended"] = "new"
+        self._preparing, self._requested, self._ended = anyio.CancelScope(), False, anyio.Event()
         self._error: OdradekError | None = None
         self.outcome: Literal["committed", "aborted", "unknown"] | None = None
         """How it ended; None: it has not ended. `unknown`: it was committed or will be aborted."""
@@ -82,7 +84,7 @@ class Transaction:
             raise UsageError("a transaction is used once: call producer.transaction() for another one")
         if self._dispatcher.transaction_ends is not None:
             await self._dispatcher.transaction_ends.wait()
-        self._dispatcher.begin(self._transactions)
+        self._dispatcher.begin(self._transactions, self._leave_early)
         self._state = "open"
         return self
 
@@ -118,21 +120,18 @@ class Transaction:
                 the cluster aborts the transaction.
             CommitOutcomeUnknown: The commit was requested, and its outcome is not known.
         """
-        self._state = "ending"
-        dispatcher = self._dispatcher
-        dispatcher.refuse_records(UsageError("the transaction is ending: send records before the end of its block"))
-        ended = dispatcher.transaction_ends = anyio.Event()
-        dispatcher.spawn(self._end, ended, kind is None)
+        if self._state == "open":
+            self._begin_to_end("" if kind is None else "the block ended with an exception")
         # The end runs in a task of the producer. A cancellation of this one, while it waits, stops a commit that is not
         # requested yet, and the transaction is aborted. Once EndTxn was sent nothing can take it back: then its outcome
         # is waited for, like that of an abort, because the next transaction cannot begin before.
         try:
             with anyio.CancelScope(shield=kind is not None):
-                await ended.wait()
+                await self._wait()
         except BaseException as cancelled:
             self._preparing.cancel()
             with anyio.CancelScope(shield=True):
-                await ended.wait()
+                await self._wait()
             if self.outcome == "unknown" and self._error is not None:
                 raise self._error from cancelled
             raise
@@ -142,20 +141,42 @@ class Transaction:
             raise self._error
         error.add_note(str(self._error))
 
+    async def _wait(self) -> None:
+        await self._ended.wait()
+        if self._state != "ended":
+            self._cut_short()
+
     # ---- the end, in a task of the producer ------------------------------------------------------------------
 
-    async def _end(self, ended: anyio.Event, in_order: bool) -> None:
+    def _leave_early(self) -> None:
+        """Abort, because the producer exits while the block runs."""
+        self._error = TransactionAborted(self._transactions.transactional_id, EXITED)
+        self._begin_to_end(EXITED)
+
+    def _begin_to_end(self, why_aborted: str) -> None:
+        self._state = "ending"
         dispatcher = self._dispatcher
+        dispatcher.refuse_records(UsageError("the transaction is ending: send records before the end of its block"))
+        dispatcher.abort_transaction, dispatcher.transaction_ends = None, self._ended
+        dispatcher.spawn(self._end, why_aborted)
+
+    async def _end(self, why_aborted: str) -> None:
         try:
-            if in_order:
-                await self._commit()
+            if why_aborted:
+                await self._abort(why_aborted)
             else:
-                await self._abort("the block ended with an exception")
+                await self._commit()
+            self._state = "ended"
         finally:
-            self.outcome = self.outcome or "unknown"
-            dispatcher.end_transaction()
-            dispatcher.transaction_ends = None
-            ended.set()
+            self._dispatcher.end_transaction()
+
+    def _cut_short(self) -> None:
+        """Say what is known of a transaction whose producer has exited without waiting for its end any longer."""
+        name = self._transactions.transactional_id
+        if self._requested and self.outcome is None:
+            self.outcome, self._error = "unknown", CommitOutcomeUnknown(name, EXITED)
+        elif self.outcome != "committed":
+            self.outcome, self._error = "aborted", self._error or TransactionAborted(name, EXITED)
 
     async def _commit(self) -> None:
         """Commit. Until the commit is requested, `_preparing` can cancel it."""
@@ -189,6 +210,7 @@ class Transaction:
                 raise DeadlineError(f"storing positions with a transaction{self._problem()}", self._commit_within)
 
     async def _request_commit(self) -> None:
+        self._requested = True
         with anyio.move_on_after(self._commit_within) as scope:
             await self._transactions.commit()
         if scope.cancelled_caught:
