@@ -467,6 +467,50 @@ async def test_positions_are_read_when_the_transaction_that_stores_others_has_en
     assert await read(cluster) == [b"0", b"1"]
 
 
+async def test_a_transaction_with_positions_of_a_topic_that_was_deleted_aborts() -> None:
+    """As with brokers; it was committed."""
+    cluster = make_cluster(2)
+    async with (
+        producing(cluster) as out,
+        cluster.connect(tuning=QUICK) as k,
+        k.consumer("in", group="g", start=EARLIEST, revoke_within=60.0, commit_every=3600.0) as consumer,
+    ):
+        batch = await anext(consumer.batches())
+        with pytest.raises(TransactionAborted, match="in/0: UNKNOWN_TOPIC_OR_PARTITION"):
+            async with out.transaction() as tx:
+                await out.send("out", b"1")
+                tx.done(batch)
+                cluster.delete_topic("in")
+        assert await read(cluster) == [] and cluster.committed("g") == {}
+        await commit(out, b"2")
+    assert await read(cluster) == [b"2"]
+
+
+async def test_of_several_positions_those_of_a_topic_that_was_deleted_are_not_committed() -> None:
+    """As by brokers; they were stored."""
+    cluster, other = make_cluster(2), TopicPartition("other", 0)
+    cluster.create_topic("other", 1)
+    cluster.append("other", [b"1"])
+    consumed: Any = {"group": "g", "start": EARLIEST, "revoke_within": 60.0, "commit_every": 3600.0}
+
+    def error() -> Any:
+        return pytest.raises(BrokerError, match="positions not stored: in/0: UNKNOWN_TOPIC_OR_PARTITION")
+
+    async with cluster.connect(tuning=QUICK) as k:
+        with error():  # of the commit when it leaves, too
+            async with k.consumer(["in", "other"], **consumed) as consumer:
+                batches = consumer.batches()
+                for _ in range(2):
+                    await anext(batches)
+                cluster.delete_topic("in")
+                with error():
+                    await consumer.commit({IN: Position(2), other: Position(1)})
+                assert cluster.committed("g") == {other: 1}
+        with error():
+            await k.driver.offsets("g").commit({IN: Position(2), other: Position(0)})
+    assert cluster.committed("g") == {other: 0}
+
+
 async def test_of_two_positions_the_one_counts_that_was_sent_last() -> None:
     cluster = make_cluster(4)
     cluster.hold("commit_transaction")

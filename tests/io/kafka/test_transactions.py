@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import repeat
 from typing import Any
 
 import anyio
@@ -61,12 +62,14 @@ class Coordinator:
     Attributes:
         api: The request whose next answers have `errors`; 0: none, and anything else is the answer.
         ended: The EndTxn requests it has answered: True for a commit.
+        metadata: The answer to Metadata.
     """
 
     def __init__(self) -> None:
         self.api: type | None = None
         self.errors: Iterator[Any] = iter(())
         self.ended: list[bool] = []
+        self.metadata = METADATA
         self.epoch = -1
 
     def answer(self, request: Any, version: int) -> Any:
@@ -124,7 +127,7 @@ def v2() -> bool:
 @pytest.fixture
 def peer_answers(coordinator: Coordinator, v2: bool) -> dict[type, Callable[[Any, int], Any]]:
     answers: dict[type, Callable[[Any, int], Any]] = {
-        MetadataRequest: lambda request, version: METADATA,
+        MetadataRequest: lambda request, version: coordinator.metadata,
         **dict.fromkeys(APIS, coordinator.answer),
     }
     if v2:
@@ -263,6 +266,26 @@ async def test_a_partition_that_the_coordinator_does_not_know_is_a_reason_to_rea
         before = driver.metadata.read_at
         assert await bench.transaction() == "committed"
     assert driver.metadata.read_at > before
+
+
+async def test_positions_of_a_topic_that_was_deleted_abort_the_transaction_soon(
+    bench: Bench, coordinator: Coordinator, driver: KafkaDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were sent again until the time of the commit was over. A topic that has only just gone may be on its way."""
+    monkeypatch.setattr("odradek.io.kafka.offsets.NOT_KNOWN_S", 0.05)
+    await driver.metadata.table_for_topic("t")
+    coordinator.api, coordinator.errors = TxnOffsetCommitRequest, repeat(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    with anyio.fail_after(30):
+        await bench.transactions.initialize()
+        bench.transactions.begin()
+        await bench.write()
+        coordinator.metadata = metadata_response(topic_response("t", error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        with pytest.raises(od.BrokerError, match="TxnOffsetCommit of id: t/0: UNKNOWN_TOPIC_OR_PARTITION"):
+            await bench.transactions.add_positions(_member(driver), {T0: Position(5)})
+        await bench.transactions.abort()
+        coordinator.errors = iter(())
+        bench.failures.clear()
+        assert coordinator.ended == [False] and await bench.transaction() == "committed"
 
 
 @pytest.mark.parametrize(

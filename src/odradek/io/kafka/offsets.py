@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import random
 from typing import Any, TypeVar
@@ -26,7 +26,7 @@ from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.groups import OffsetCommitRequest, OffsetFetchRequest
 from odradek.wire.kafka.schema import Request, Response
 
-__all__ = ["CoordinatorAccess", "KafkaOffsets"]
+__all__ = ["CoordinatorAccess", "DeletedTopics", "KafkaOffsets"]
 
 R = TypeVar("R", bound=Response)
 
@@ -62,6 +62,25 @@ class CoordinatorAccess:
     metadata: KafkaMetadata
     timeout_s: float = 10.0
     backoff: Backoff = Backoff()  # noqa: RUF009 - frozen
+
+
+class DeletedTopics:
+    """Topics that were deleted while positions are stored, as opposed to those that a coordinator does not know yet.
+
+    Args:
+        metadata: Knows the topics; read after each answer.
+    """
+
+    def __init__(self, metadata: KafkaMetadata) -> None:
+        self._metadata = metadata
+        self._gone_since: dict[str, float] = {}  # when the metadata was first seen without the topic (s)
+
+    def of(self, unknown: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Return those of the partitions that the coordinator does not know whose topics the metadata has not had for
+        `NOT_KNOWN_S`."""
+        known, now = self._metadata.table.state.topics, anyio.current_time()
+        gone = [p for p in unknown if p.topic in known and not known[p.topic].partitions]
+        return [p for p in gone if now - self._gone_since.setdefault(p.topic, now) >= NOT_KNOWN_S]
 
 
 class KafkaOffsets:
@@ -152,7 +171,7 @@ class KafkaOffsets:
             BrokerError, TransportError, DeadlineError: Names partitions that were not stored, and why.
             Unsupported: The brokers are older than 0.8.1, or than 0.8.2 and there is a text.
         """
-        topics, left, gone_since = self._access.metadata, dict(positions), dict[str, float]()
+        topics, left, deleted = self._access.metadata, dict(positions), DeletedTopics(self._access.metadata)
         topic_ids = {p.topic: topics.table.state.topic_id(p.topic) for p in positions}
         if any(metadata.values()) and not self._access.versions().has_offsets_in_kafka:
             raise Unsupported("metadata of committed positions", "Kafka 0.8.2")
@@ -178,7 +197,7 @@ class KafkaOffsets:
             # leaves its positions out.
             if not codes.isdisjoint(_OTHER_TOPIC):
                 await topics.refresh()
-                for partition in self._deleted(answers, gone_since):
+                for partition in deleted.of(p for p, answer in answers.items() if answer.error_code in _OTHER_TOPIC):
                     answers[partition] = replace(answers[partition], step=OffsetStep.FAIL)
             again = {code for code in codes if refused is not None and refused(sent, code)}
             return {
@@ -188,16 +207,6 @@ class KafkaOffsets:
 
         if positions:
             await self._until_done(attempt, "positions not stored")
-
-    def _deleted(
-        self, answers: Mapping[TopicPartition, Committed], gone_since: dict[str, float]
-    ) -> list[TopicPartition]:
-        """Return the partitions that the coordinator does not know and whose topics the metadata has not had for
-        `NOT_KNOWN_S`. `gone_since` has when it was first seen without them (s)."""
-        known, now = self._access.metadata.table.state.topics, anyio.current_time()
-        unknown = [p for p, answer in answers.items() if answer.error_code in _OTHER_TOPIC and p.topic in known]
-        gone = [p for p in unknown if not known[p.topic].partitions]
-        return [p for p in gone if now - gone_since.setdefault(p.topic, now) >= NOT_KNOWN_S]
 
     def with_epochs(
         self, positions: Mapping[TopicPartition, Position], metadata: Mapping[TopicPartition, str] = NO_METADATA

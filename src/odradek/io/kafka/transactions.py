@@ -21,6 +21,7 @@ import anyio
 from odradek.core.backoff import Backoff
 from odradek.core.interfaces import Membership, PartitionBatch
 from odradek.core.kafka.batch_sequences import BatchSequences
+from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.producer_state import IdempotentProducer
 from odradek.core.kafka.transaction_requests import unfenced
 from odradek.core.kafka.transaction_states import TransactionalProducerState, may_be_applied
@@ -30,7 +31,7 @@ from odradek.errors import BrokerError, CommitOutcomeUnknown, NotWritten, Odrade
 from odradek.io.kafka.connection import VersionLimits
 from odradek.io.kafka.coordinators import CoordinatorType
 from odradek.io.kafka.membership import KafkaMembership
-from odradek.io.kafka.offsets import CoordinatorAccess
+from odradek.io.kafka.offsets import CoordinatorAccess, DeletedTopics
 from odradek.io.notifier import Notifier
 from odradek.types import Broker, Position, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
@@ -39,6 +40,7 @@ from odradek.wire.kafka.messages.transactions import (
     AddPartitionsToTxnResponse,
     EndTxnRequest,
     TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
 )
 from odradek.wire.kafka.schema import Request, Response
 
@@ -274,6 +276,7 @@ class KafkaTransactions(CoordinatedTransactions):
         self._brokers: dict[int, Broker] = {}
         self._asked: set[tuple[CoordinatorType, str]] = set()
         self._stored: dict[KafkaMembership, dict[TopicPartition, Position]] = {}  # for brokers before 2.5
+        self._deleted = DeletedTopics(access.metadata)  # among those whose positions are being stored
 
     async def add_positions(self, member: Membership, positions: Mapping[TopicPartition, Position]) -> None:
         """Store positions with the transaction (see `ProducerTransactions.add_positions`).
@@ -285,6 +288,7 @@ class KafkaTransactions(CoordinatedTransactions):
         if not isinstance(member, KafkaMembership) or not member.shares(self._access):
             raise UsageError("a transaction stores positions of consumers of its own cluster only")
         self._machine.add_offsets(member.offsets(positions), member.token(positions))
+        self._deleted = DeletedTopics(self._access.metadata)
         if not self._access.versions().has_stable_offsets:
             self._remember(member, positions)
         await self._until_offsets_sent()
@@ -314,11 +318,15 @@ class KafkaTransactions(CoordinatedTransactions):
 
         limits = VersionLimits(transactions_v2=outgoing.transactions_v2)
         response: Response = await connection.submit_built(type(request), build, limits=limits)
-        if isinstance(response, AddPartitionsToTxnResponse) and _names_unknown(response):
+        unknown = _unknown(response)
+        if unknown:
             # Deleted, probably, which the producer's routing table does not say yet: its records wait for an answer
             # that adds the partition, and no leader gets a chance to say so.
             with suppress(OdradekError):
                 await self._access.metadata.refresh()
+        if isinstance(response, TxnOffsetCommitResponse) and (deleted := self._deleted.of(unknown)):
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            self.fail(broker_error(code, f"TxnOffsetCommit of {self.transactional_id}: {deleted[0]}"))
         return response
 
     async def _find(self, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
@@ -335,10 +343,17 @@ class KafkaTransactions(CoordinatedTransactions):
         return FindCoordinatorResponse(node_id=broker.id, host=broker.host, port=broker.port)
 
 
-def _names_unknown(response: AddPartitionsToTxnResponse) -> bool:
-    """Return True if the coordinator does not know a partition."""
-    results = (result for topic in response.results_by_topic_v3_and_below for result in topic.results_by_partition)
-    return any(result.partition_error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for result in results)
+def _unknown(response: Response) -> list[TopicPartition]:
+    """Return the partitions that the coordinator does not know."""
+    answers: list[tuple[str, int, int]] = []
+    if isinstance(response, AddPartitionsToTxnResponse):
+        for topic in response.results_by_topic_v3_and_below:
+            results = topic.results_by_partition
+            answers += [(topic.name, each.partition_index, each.partition_error_code) for each in results]
+    elif isinstance(response, TxnOffsetCommitResponse):
+        for stored in response.topics:
+            answers += [(stored.name, each.partition_index, each.error_code) for each in stored.partitions]
+    return [TopicPartition(name, n) for name, n, code in answers if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
 def _commits(outgoing: Outgoing) -> bool:

@@ -234,7 +234,8 @@ class MemoryMembership:
     ) -> None:
         """Store positions of owned partitions: see `Membership.commit`.
 
-        Raises SessionExpired when the session has ended, GroupError for a partition that this member does not own.
+        Raises SessionExpired when the session has ended, GroupError for a partition that this member does not own,
+        BrokerError for a topic that was deleted.
         """
         session = self._session
         await self._state.serve("commit", self._timeout, partitions=positions.keys())
@@ -242,7 +243,7 @@ class MemoryMembership:
             raise SessionExpired(f"the session of {self.consumer_id} has expired: nothing was committed")
         if foreign := sorted(positions.keys() - session.owned):
             raise GroupError(f"{foreign[0]} does not belong to {self.consumer_id}: nothing was committed")
-        self._group.store(positions, metadata, self.subscription.commit_metadata)
+        _store(self._state, self._group, positions, metadata, self.subscription.commit_metadata)
 
     async def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Position | None]:
         """Return the stored positions; None where none was ever stored. Waits for transactions that store others."""
@@ -361,11 +362,28 @@ class MemoryOffsets:
     async def commit(
         self, positions: Mapping[TopicPartition, Position], metadata: Mapping[TopicPartition, str] = NO_METADATA
     ) -> None:
-        """Store positions, unfenced: see `OffsetStore.commit`. Raises BrokerError while the group has members."""
+        """Store positions, unfenced: see `OffsetStore.commit`. Raises BrokerError while the group has members, and for
+        topics that do not exist."""
         await self._state.serve("commit", self._timeout, partitions=positions.keys())
         if self._group.sessions:
             raise broker_error(ErrorCode.UNKNOWN_MEMBER_ID, f"group {self._group.name}: positions not stored")
-        self._group.store(positions, metadata)
+        _store(self._state, self._group, positions, metadata)
+
+
+def _store(
+    state: ClusterState,
+    group: MemoryGroup,
+    positions: Mapping[TopicPartition, Position],
+    metadata: Mapping[TopicPartition, str],
+    usual: str = "",
+) -> None:
+    """Store the positions of partitions that exist. Raises BrokerError if others do not, as their topic was deleted."""
+    known = {partition: at for partition, at in positions.items() if partition in state.logs}
+    if known:
+        group.store(known, metadata, usual)
+    if missing := positions.keys() - known.keys():
+        names = ", ".join(map(str, sorted(missing)))
+        raise broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"group {group.name}: positions not stored: {names}")
 
 
 async def _until_stable(

@@ -155,7 +155,7 @@ class TransactionCoordinator:
         member = GroupMetadata(group.name, request.generation_id, request.member_id)
         if code := group.fence(member, offsets):
             raise broker_error(code, group.name)
-        group.add_to_transaction(known.producer_id, offsets)
+        group.add_to_transaction(known.producer_id, {p: at for p, at in offsets.items() if p in self._state.logs})
         return _refusal(request, ErrorCode.NONE)
 
     def _end(self, request: EndTxnRequest) -> EndTxnResponse:
@@ -233,6 +233,9 @@ class MemoryTransactions(CoordinatedTransactions):
             raise UsageError("a transaction stores positions of consumers of its own cluster only")
         self._machine.add_offsets(member.offsets(positions), member.token(positions))
         await self._until_offsets_sent()
+        if missing := sorted(partition for partition in positions if partition not in self._state.logs):
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            raise broker_error(code, f"TxnOffsetCommit of {self.transactional_id}: {missing[0]}")
 
     async def _request(self, outgoing: Outgoing) -> Response:
         request = outgoing.request
