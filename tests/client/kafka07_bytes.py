@@ -62,7 +62,7 @@ def tp(number: int = 0, topic: str = "t") -> TopicPartition:
 class Kafka07LogMetadata:
     """A routing table the test edits."""
 
-    reports_changes = True
+    reports_changes, read_at = True, math.inf
 
     def __init__(self) -> None:
         self.table = Kafka07RoutingTable()

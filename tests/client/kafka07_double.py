@@ -10,6 +10,7 @@ All the rest, such as holding requests and cutting connections, is what `MemoryC
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
@@ -71,7 +72,7 @@ class Kafka07Double:
 class Kafka07DoubleMetadata:
     """Brokers and topics as a test has registered them."""
 
-    reports_changes = True
+    reports_changes, read_at = True, math.inf
 
     def __init__(self, state: ClusterState) -> None:
         self.table = Kafka07RoutingTable()

@@ -13,7 +13,7 @@ from odradek.client.consumer import reader as reader_module
 from odradek.errors import BrokerError, GroupError, OffsetOutOfRange, TopicRecreated
 from odradek.testing import MemoryCluster
 from odradek.testing.memory.metadata import MemoryRoutingTable
-from odradek.types import EARLIEST, LATEST, Position, PositionSpec
+from odradek.types import EARLIEST, LATEST, AtTime, Position, PositionSpec
 
 from .one_member import consuming, make_cluster, numbered, tp, until
 from .reading import next_values, read, reading
@@ -82,6 +82,23 @@ async def test_where_topics_are_fetched_by_name_the_new_log_is_read_from_its_beg
         assert await next_values(reader, 20) == NEW[10:]
         cluster.fail("fetch", NOT_LEADER)
         assert await next_values(reader, 30) == NEW
+
+
+@pytest.mark.parametrize("start", [EARLIEST, AtTime(0), LATEST])
+async def test_a_reader_begins_in_the_topic_that_there_is_and_not_in_the_one_that_its_cluster_knew(
+    start: PositionSpec | AtTime,
+) -> None:
+    cluster = make_cluster()
+    async with cluster.connect() as k:
+        async with k.reader("t", start=EARLIEST, until=LATEST) as reader:
+            assert await next_values(reader, 10) == numbered(10)
+        recreate(cluster, by_name=True)
+        async with k.reader("t", start=start) as reader:
+            await until(lambda: reader.positions() == {tp(): 30 if start is LATEST else 0})
+            await reader._driver.metadata.refresh()
+            cluster.append("t", [b"then"])
+            expected = [*([] if start is LATEST else NEW), b"then"]
+            assert await next_values(reader, len(expected)) == expected
 
 
 async def test_what_a_fetch_by_name_brings_after_the_new_id_is_known_is_not_delivered() -> None:

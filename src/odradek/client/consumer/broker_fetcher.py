@@ -24,6 +24,7 @@ import anyio.to_thread
 
 from odradek.client.consumer.fetch_settings import FetchSettings
 from odradek.client.consumer.observation import ReaderObservation
+from odradek.client.consumer.positions import refresh_topic_ids
 from odradek.core.fetch.cursor import Cursor, CursorFetch
 from odradek.core.fetch.read_ahead import ReadAheadBudget
 from odradek.core.fetch.scheduler import FetchScheduler, NextFetch, SchedulerCallbacks
@@ -333,7 +334,6 @@ class BrokerFetcher:
     async def _resolve_positions(self, broker: Broker, due: Sequence[Cursor]) -> None:
         """Resolve positions, a bounded number of requests at a time, and begin to fetch from there."""
         asked: list[tuple[Cursor, PositionSpec | AtTime]] = []
-        topic_id = self._host.driver.metadata.table.topic_id  # of the table from before the requests
         for cursor in due:
             if isinstance(cursor.start, int):
                 self._on_resolved(broker, cursor, Position(cursor.start), None)
@@ -341,6 +341,8 @@ class BrokerFetcher:
                 asked.append((cursor, cursor.start))
         if not asked:
             return
+        await refresh_topic_ids(self._host.driver, {cursor.partition.topic for cursor, _ in asked})
+        topic_id = self._host.driver.metadata.table.topic_id  # of the table from before the requests
         outcomes = await gather_outcomes(partial(self._ask_leader, broker), asked)
         for (cursor, start), outcome in zip(asked, outcomes, strict=True):
             if not _is_waiting(cursor, start):

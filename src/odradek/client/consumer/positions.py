@@ -1,5 +1,5 @@
-"""Resolve positions: from a meaning (EARLIEST, LATEST, a time) to an exact position, at the serving broker; and refuse
-those of partitions that do not exist."""
+"""Resolve positions: from a meaning (EARLIEST, LATEST, a time) to an exact position, at the serving broker; refuse
+those of partitions that do not exist, and know their topics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from odradek.io.gather import CONCURRENT
 from odradek.io.log_access import BACKOFF, REFUSALS
 from odradek.types import AtTime, Broker, Position, PositionSpec, TopicPartition
 
-__all__ = ["missing_partitions", "resolve_positions"]
+__all__ = ["missing_partitions", "refresh_topic_ids", "resolve_positions"]
+
+IDS_AGE_S = 0.1
+"""Maximum age of the ids of topics when positions in them are resolved (s)."""
 
 
 async def missing_partitions(
@@ -47,6 +50,16 @@ async def missing_partitions(
 def _missing(table: RoutingTable, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, ConfigError]:
     reasons = {partition: why_missing(partition, table.partitions(partition.topic)) for partition in partitions}
     return {partition: ConfigError(why) for partition, why in reasons.items() if why}
+
+
+async def refresh_topic_ids(driver: ProtocolDriver, topics: Iterable[str]) -> None:
+    """Read the metadata again, unless it was read a moment ago: positions that leaders name are in the topics of
+    today, and not in former ones of these names, whose ids an old table has. Cancellation: safe."""
+    metadata = driver.metadata
+    is_old = metadata.read_at < anyio.current_time() - IDS_AGE_S
+    if is_old and any(metadata.table.topic_id(topic) is not None for topic in topics):
+        with suppress(OdradekError):  # the leaders are asked next
+            await metadata.refresh()
 
 
 async def resolve_positions(

@@ -26,7 +26,7 @@ from odradek.client.consumer.base import PartitionReaderBase
 from odradek.client.consumer.committed import CommitsOfNoMember, check_partitions, split_positions
 from odradek.client.consumer.fetch_settings import fetch_settings
 from odradek.client.consumer.fetcher import Fetcher
-from odradek.client.consumer.positions import missing_partitions, resolve_positions
+from odradek.client.consumer.positions import missing_partitions, refresh_topic_ids, resolve_positions
 from odradek.client.consumer.streams import ArrowTables, Batches, Stream
 from odradek.client.options import DRIVER, ReaderOptions, StartPositions, Tuning
 from odradek.client.options import partition as partition_rule
@@ -129,6 +129,7 @@ class Reader(PartitionReaderBase):
             await self._driver.metadata.table_for_topic(name, named=True)
         for error in (await missing_partitions(self._driver, self._exact)).values():
             raise error
+        await refresh_topic_ids(self._driver, (*self._names, *(partition.topic for partition in self._exact)))
         partitions = self._registered(self._driver.metadata.table)
         untils = {} if self._until is None else await self._resolve({p: self._until.of(p) for p in partitions})
         self._check_topics_of(untils)

@@ -58,6 +58,12 @@ class ClusterMetadata(Protocol):
     def table(self) -> RoutingTable: ...
 
     @property
+    def read_at(self) -> float:
+        """Time of the event loop at which the ids of topics were asked for that the table has: they are not older.
+        Infinity: they are current, or there are none; minus infinity: there was no answer yet, or they are not."""
+        ...
+
+    @property
     def reports_changes(self) -> bool:
         """True if `table` is current as soon as something changes; False: a new topic may need a `refresh`."""
         ...

@@ -143,8 +143,7 @@ class KafkaMetadata:
 
     @property
     def read_at(self) -> float:
-        """Time of the event loop at which the latest answer was asked for: the table is not older. Minus infinity:
-        there was none."""
+        """Time of the event loop at which the latest answer was asked for; minus infinity: there was none."""
         return self._read_at
 
     async def __aenter__(self) -> Self:

@@ -7,6 +7,7 @@ read again with new watches, so that a node that was deleted and created again i
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
@@ -33,6 +34,8 @@ R = TypeVar("R")
 
 class _CurrentTable:
     """The current table, and the wait for a newer one."""
+
+    read_at = math.inf  # there are no ids
 
     def __init__(self) -> None:
         self._table = Kafka07RoutingTable()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -69,6 +70,11 @@ class MemoryMetadata:
         if self._state.announced.version > self._read.version:
             self._read = self._state.announced
         return self._read
+
+    @property
+    def read_at(self) -> float:
+        """Infinity; minus infinity if the cluster has changed and this client was not told."""
+        return math.inf if self.table is self._state.table else -math.inf
 
     async def table_for_topic(self, name: str, *, create: bool = False, named: bool = False) -> MemoryRoutingTable:
         """Return a table that has `name`, if the topic exists. Cancellation: safe."""
