@@ -566,6 +566,8 @@ def test_wrong_usage_says_what_is_expected(
         "topic describe t",
         "topic describe",
         "topic delete-records t --before end",
+        "topic delete t",
+        "group delete g",
         "acl list",
         "acl add -p User:a -o read -r topic:t",
         "acl remove -p User:a --apply",

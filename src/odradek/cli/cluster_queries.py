@@ -142,9 +142,10 @@ async def delete_described(
     apply: bool,
 ) -> Results[str, T]:
     """Describe items by their names, and delete them if `apply`. Return the descriptions of those that were deleted, or
-    would be."""
+    would be. Raises Unsupported if none can be deleted, whether or not they are to be."""
     from odradek.core.admin import Results
 
+    await delete([])
     described = await describe(names)
     failed = dict(described.failed)
     if apply:

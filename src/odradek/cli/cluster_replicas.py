@@ -97,6 +97,7 @@ Elected = tuple[Mapping[od.TopicPartition, PartitionDescription], Results[od.Top
 
 async def _elect(url: str, names: Sequence[str], unclean: bool, apply: bool) -> Elected:
     async with od.connect(url) as k:
+        await k.admin.elect_leaders([], unclean=unclean)  # raises Unsupported where no leaders can be elected
         wanted = set(await named_partitions(k, names))
         described = (await describe_topics(k, {partition.topic for partition in wanted})).check()
         chosen = {

@@ -13,6 +13,7 @@ from typing import TextIO
 import click
 
 import odradek as od
+from odradek.cli.admin import echo_dry_run
 from odradek.cli.cluster_queries import PartitionExtent, extents, find_partitions
 from odradek.cli.json_records import partition_id
 from odradek.cli.options import APPLY, JSON, Last, clustered, examples, start_position
@@ -112,8 +113,7 @@ def seek(
     if apply and changes:
         undo = _undo(group, changes, undo_force)
         echo_json({"undo": undo}) if as_lines else click.echo(f"undo: {undo}")
-    elif not apply:
-        click.echo("nothing was changed: add --apply", err=True)
+    echo_dry_run(apply or bool(failed))
     return echo_failures(failed)
 
 

@@ -405,11 +405,11 @@ class Admin(AdminOfAccess, AdminOfBrokers):
         after, failed = await self._resolve({p: at for p, at in wanted.items() if p not in unknown})
         failed |= unknown
         before = await self._driver.offsets(group).fetch(list(after))
+        unwanted = [p for p, at in after.items() if at is None and before.get(p) is not None]
         if not dry_run:
             await self._refuse_members(group)
             failed |= await self._commit(group, {p: at for p, at in after.items() if at is not None})
-            unwanted = [p for p, at in after.items() if at is None and before.get(p) is not None]
-            failed |= await self._delete_positions(group, unwanted)
+        failed |= await self._delete_positions(group, unwanted, dry_run=dry_run)
         done = {p: PositionChange(before.get(p), at) for p, at in after.items() if p not in failed}
         return Results(done, failed)
 
@@ -463,12 +463,13 @@ class Admin(AdminOfAccess, AdminOfBrokers):
         return {p: each for p, each in zip(positions, outcomes, strict=True) if each is not None}
 
     async def _delete_positions(
-        self, group: str, partitions: Sequence[TopicPartition]
+        self, group: str, partitions: Sequence[TopicPartition], *, dry_run: bool
     ) -> dict[TopicPartition, OdradekError]:
+        """Delete positions. A dry run deletes none, which also fails where none can be deleted."""
         if not partitions:
             return {}
         try:
-            return dict((await self._driver.admin().delete_positions(group, partitions)).failed)
+            return dict((await self._driver.admin().delete_positions(group, () if dry_run else partitions)).failed)
         except OdradekError as error:
             return dict.fromkeys(partitions, error)
 

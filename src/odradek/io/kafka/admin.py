@@ -132,6 +132,8 @@ class KafkaAdmin(ClusterAdmin):
     async def delete_topics(self, names: Sequence[str]) -> Results[str, None]:
         """Delete topics (see `ClusterAdmin`)."""
         self._requests.require(DeleteTopicsRequest, "deleting a topic", f"Kafka 0.10.1: {BY_TOOLS}")
+        if not names:
+            return Results({}, {})
         response = await self._requests.ask_controller(
             DeleteTopicsRequest,
             lambda v: topics.delete_request(names, v, self._requests.timeout_ms),
@@ -450,6 +452,8 @@ class KafkaAdmin(ClusterAdmin):
     async def delete_positions(self, group: str, partitions: Sequence[TopicPartition]) -> Results[TopicPartition, None]:
         """Delete committed positions (see `ClusterAdmin`)."""
         self._requests.require(OffsetDeleteRequest, "deleting a committed position", "Kafka 2.4")
+        if not partitions:
+            return Results({}, {})
         request = groups.delete_positions_request(group, partitions)
         return await self._requests.ask_coordinator(
             group,

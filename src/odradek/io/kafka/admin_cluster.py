@@ -91,6 +91,8 @@ class KafkaBrokersAdmin:
         """Elect leaders (see `BrokersAdmin`)."""
         needs = "Kafka 2.2: on older brokers, use kafka-preferred-replica-election.sh"
         self._requests.require(ElectLeadersRequest, "electing leaders", needs)
+        if partitions is not None and not partitions:
+            return Results({}, {})
 
         def codes(response: ElectLeadersResponse) -> list[int]:
             results = [each for topic in response.replica_election_results for each in topic.partition_result]

@@ -1,0 +1,48 @@
+"""The commands against a broker of 0.8.2, which has no groups and no administration."""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek.testing import KafkaBroker
+
+from .conftest import Run
+
+pytestmark = [pytest.mark.releases("0.8.2.2"), pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def cluster(any_kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> str:
+    url = f"kafka://{any_kafka.bootstrap}"
+    monkeypatch.setenv("ODRADEK_CLUSTER", url)
+    return url
+
+
+@pytest.fixture
+def created(any_kafka: KafkaBroker, cluster: str, topic: str) -> str:
+    """A topic with one partition."""
+    any_kafka.create_topic(topic, 1)
+    return topic
+
+
+@pytest.mark.parametrize(
+    ("command", "needs"),
+    [
+        ("topic delete {topic}", "Kafka 0.10.1"),
+        ("group delete {topic}", "Kafka 1.1"),
+        ("cluster elect", "Kafka 2.2"),
+        ("cluster elect {topic}", "Kafka 2.2"),
+    ],
+)
+def test_what_brokers_cannot_do_is_not_announced_by_a_dry_run(
+    call: Run, created: str, command: str, needs: str
+) -> None:
+    code, output, errors = call(*command.format(topic=created).split())
+    assert (code, output) == (1, "") and f"is not supported here: it needs {needs}" in errors
+
+
+def test_a_dry_run_says_that_a_position_cannot_be_deleted(call: Run, created: str) -> None:
+    assert call("seek", created, "--topic", created, "--to", "end", "--apply")[0] == 0
+    for apply in ([], ["--apply"]):
+        code, output, errors = call("seek", created, "--to", "none", "--json", *apply)
+        assert (code, output) == (1, "") and "needs Kafka 2.4" in errors and "add --apply" not in errors
