@@ -603,4 +603,4 @@ def test_0_7_refuses_what_is_about_topics_that_it_has(
         assert "is not supported here: it needs" in capfd.readouterr().err
     assert run(["cluster", "describe", "--json"]) == 0
     (row,) = jsons(capfd.readouterr().out)
-    assert (row["broker"], row["cluster"], row["controller"]) == (7, None, False)
+    assert (row["broker"], row["cluster"], row["controller"]) == (7, None, None)

@@ -38,13 +38,14 @@ for verb in (configs, elect, log_dirs, reassign):
 @JSON
 @clustered
 def describe(url: str, as_lines: bool) -> int:
-    """Print the brokers of the cluster, their racks, and which of them is the controller.
+    """Print the brokers of the cluster, their racks, and which of them is the controller (0.10 and later).
 
     In KRaft mode clients do not hear of the controller: it is a broker that forwards requests to it.
     """
     described = ask(url, lambda admin: admin.describe_cluster())
+    known = described.controller
     rows: Rows = [
-        [each.id, each.address, described.racks.get(each.id), each.id == described.controller]
+        [each.id, each.address, described.racks.get(each.id), None if known is None else each.id == known]
         for each in described.brokers
     ]
     if not as_lines and described.cluster_id is not None:

@@ -6,6 +6,7 @@ import pytest
 
 from odradek.testing import KafkaBroker
 
+from ..conftest import Command, jsons
 from .conftest import Run
 
 pytestmark = [pytest.mark.releases("0.8.2.2"), pytest.mark.timeout(300)]
@@ -46,3 +47,8 @@ def test_a_dry_run_says_that_a_position_cannot_be_deleted(call: Run, created: st
     for apply in ([], ["--apply"]):
         code, output, errors = call("seek", created, "--to", "none", "--json", *apply)
         assert (code, output) == (1, "") and "needs Kafka 2.4" in errors and "add --apply" not in errors
+
+
+def test_whether_a_broker_is_the_controller_is_not_known(odradek: Command, created: str) -> None:
+    (row,) = jsons(odradek("cluster", "describe", "--json"))
+    assert row["controller"] is None
