@@ -82,6 +82,7 @@ ONE = [seen({"m1": [0, 1]})] * 4
         pytest.param([seen({}, "Empty")], {0: lag(3, 10)}, None, ["group-has-no-members"], id="nobody works"),
         pytest.param([seen({}, "Empty")], {0: lag(10, 10)}, None, [], id="nobody has to work"),
         pytest.param([seen({}, "Dead")], {}, None, ["group-missing"], id="no such group"),
+        pytest.param([], {}, None, ["group-missing"], id="no positions, and it is not described"),
         pytest.param([seen({"m1": []})], {}, None, [], id="nothing committed yet"),
         pytest.param(ONE, {0: lag(20, 10)}, None, ["position-beyond-log"], id="beyond the log"),
         pytest.param([seen({"m1": [0], "m2": []})] * 4, {0: lag(1, 1)}, None, ["idle-members"], id="idle"),

@@ -105,7 +105,8 @@ class _Examination:
         """Make one check. That this client may not ask is a finding only about what the user has named."""
         try:
             self._findings += await check()
-            self._checked.append(name)
+            if name not in self._skipped:
+                self._checked.append(name)
         except OdradekError as error:
             not_allowed = isinstance(error, BrokerError) and "AUTHORIZATION" in error.name
             if isinstance(error, Unsupported) or (not_allowed and not named):
@@ -203,7 +204,7 @@ class _Examination:
         described = self._topics.get(topic or "")
         partitions = {*first, *([each.partition for each in described.partitions] if described else ())}
         open_ends = await self._open_transactions(k, partitions)
-        seen = await _describe_often(k, group, seconds if group is not None or open_ends else 0)
+        seen = await self._describe_often(k, group, seconds if group is not None or open_ends else 0)
         offsets = await _stable_offsets(k, open_ends) if open_ends else {}
         findings = list(transaction_findings(offsets, seconds))
         if group is None:
@@ -217,6 +218,19 @@ class _Examination:
         held = [partition for partition, each in offsets.items() if each.is_held]
         return [*findings, *group_findings(GroupFacts(group, seconds, seen, first, last, begins, names, held))]
 
+    async def _describe_often(self, k: Cluster, group: str | None, seconds: float) -> Sequence[GroupDescription]:
+        """Describe a group again and again for some time; without one, wait."""
+        seen: list[GroupDescription] = []
+        end = anyio.current_time() + seconds
+        while (left := end - anyio.current_time()) > 0:
+            if group is not None:
+                try:
+                    seen.append(await _described(k, group))
+                except Unsupported as error:
+                    self._skipped["members of the group"] = str(error)
+            await anyio.sleep(min(OBSERVE_EVERY_S, left))
+        return seen
+
     async def _open_transactions(
         self, k: Cluster, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, Position]:
@@ -227,18 +241,6 @@ class _Examination:
             self._skipped["transactions"] = str(error)
             return {}
         return {partition: end for partition, end in stable.items() if end < ends.get(partition, 0)}
-
-
-async def _describe_often(k: Cluster, group: str | None, seconds: float) -> Sequence[GroupDescription]:
-    """Describe a group again and again for some time; without one, wait."""
-    seen: list[GroupDescription] = []
-    end = anyio.current_time() + seconds
-    while (left := end - anyio.current_time()) > 0:
-        if group is not None:
-            with suppress(Unsupported):
-                seen.append(await _described(k, group))
-        await anyio.sleep(min(OBSERVE_EVERY_S, left))
-    return seen
 
 
 async def _described(k: Cluster, group: str) -> GroupDescription:

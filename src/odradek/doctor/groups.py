@@ -82,10 +82,9 @@ def group_findings(facts: GroupFacts) -> Iterator[Diagnosis]:
     """Return the findings about a group."""
     latest = facts.seen[-1] if facts.seen else None
     facts = _of_consumed_topics(facts, latest)
-    if latest is not None and not latest.members and not facts.last:
-        yield diagnosis(
-            "group-missing", f"{facts.name} has no members and no positions{similar(facts.name, facts.names)}"
-        )
+    if not facts.last and (latest is None or not latest.members):
+        lacks = "no positions" if latest is None else "no members and no positions"
+        yield diagnosis("group-missing", f"{facts.name} has {lacks}{similar(facts.name, facts.names)}")
         return
     yield from _position_findings(facts)
     if latest is not None and not latest.members:

@@ -52,3 +52,18 @@ def test_a_dry_run_says_that_a_position_cannot_be_deleted(call: Run, created: st
 def test_whether_a_broker_is_the_controller_is_not_known(odradek: Command, created: str) -> None:
     (row,) = jsons(odradek("cluster", "describe", "--json"))
     assert row["controller"] is None
+
+
+def test_the_doctor_says_what_it_could_not_ask_and_only_then_that_it_was_asked(call: Run, created: str) -> None:
+    code, output, errors = call("doctor", "--topic", created, "--seconds", "1")
+    assert (code, output.split("checked: ")[1]) == (
+        0,
+        f"servers of the URL, advertised addresses, partitions, topic {created}\n",
+    )
+    assert "not checked: transactions: " in errors
+
+
+def test_a_group_without_positions_is_missing_although_members_are_not_known(call: Run, created: str) -> None:
+    code, output, errors = call("doctor", "--group", created, "--seconds", "1")
+    assert code == 1 and f"error: group-missing\n  {created} has no positions\n" in output
+    assert "not checked: members of the group: describing a group is not supported here" in errors
