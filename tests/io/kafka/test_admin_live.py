@@ -41,6 +41,8 @@ OLDER = ("2.8.2", "1.1.1", "0.11.0.3")
 P0, P1 = od.TopicPartition("t", 0), od.TopicPartition("t", 1)
 READ = Acl(AclResource.TOPIC, "orders", "User:bob", AclOperation.READ)
 DENY = Acl(AclResource.GROUP, "g", "User:bob", AclOperation.ALL, AclPermission.DENY, "10.0.0.1", AclPattern.PREFIXED)
+OF_OTHERS = Acl(AclResource.CLUSTER, "kafka-cluster", "User:carl", AclOperation.DESCRIBE)
+"""With it, nobody else may describe the cluster."""
 PAGE = (Path(__file__).parents[3] / "docs" / "howto" / "admin.md").read_text("utf-8")
 SHOWN = (
     "principal=User:bob, host={}, operation={}, permissionType={}"
@@ -206,6 +208,17 @@ async def test_a_user_logs_in_with_the_password_that_was_set(broker: KafkaBroker
         assert "SCRAM-SHA-512=" in described and "iterations=4096" in described
         async with as_user(broker, "bob", "a secret", "SCRAM-SHA-512") as bob:
             assert "t" in await bob.topics()
+
+            async def is_refused() -> bool:
+                try:
+                    await bob.admin.describe_users()
+                except od.BrokerError as error:
+                    return error.name == "CLUSTER_AUTHORIZATION_FAILED"
+                return False
+
+            (await k.admin.create_acls(OF_OTHERS)).check()
+            await until(is_refused)
+            (await k.admin.delete_acls(OF_OTHERS)).check()
         (await k.admin.delete_passwords("bob")).check()
         await until(is_unknown)
         assert "SCRAM" not in await tool(

@@ -91,7 +91,7 @@ class KafkaAccessAdmin:
     async def describe_users(self, users: Sequence[str] | None) -> Results[str, Sequence[ScramPassword]]:
         """Return the passwords of users (see `AccessAdmin`)."""
         self._require_users(DescribeUserScramCredentialsRequest)
-        named = None if users is None else tuple(UserName(name=user) for user in users)
+        named = tuple(UserName(name=user) for user in users or ())  # for null, a broker that refuses does not answer
         request = DescribeUserScramCredentialsRequest(users=named)
         response = await self._requests.ask_any(
             DescribeUserScramCredentialsRequest, lambda v: request, lambda response: [response.error_code]
