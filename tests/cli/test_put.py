@@ -7,9 +7,11 @@ import os
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odradek.cli.app import run
 from odradek.cli.put import _LineSplitter
 
 from .conftest import Command, Put, jsons
@@ -30,6 +32,13 @@ def test_put_takes_files_and_prints_the_count_as_json(odradek: Command, put: Put
     done = put(topic, b"", *map(os.fspath, files), "--json", "-z", "snappy").stdout
     assert json.loads(done) == {"topic": topic, "written": 2}
     assert sorted(odradek("cat", "-t", topic).splitlines()) == ["from a", "from b"]
+
+
+def test_a_null_value_needs_0_8(cluster: str, topic: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "messages"
+    file.write_text("key:\n")
+    assert run(["put", topic, str(file), "-K", ":", "-Z"]) == 1
+    assert capfd.readouterr().err.strip().endswith("a null value is not supported here: it needs Kafka 0.8")
 
 
 def test_what_cat_prints_as_json_becomes_the_same_messages_again(odradek: Command, put: Put, topic: str) -> None:

@@ -30,8 +30,8 @@ __all__ = ["elect", "log_dirs"]
 @JSON
 @clustered
 def log_dirs(url: str, brokers: Sequence[int], topics: Sequence[str], replicas: bool, as_lines: bool) -> int:
-    """Print the log directories of all brokers, or of BROKERs: the size of the volume, what is free, what replicas
-    take (bytes; 1.0 and later). The exit code is 1 if a directory has failed.
+    """Print the log directories of all brokers, or of BROKERs: the size of the volume and what is free (3.3 and later),
+    what replicas take (bytes; 1.0 and later). The exit code is 1 if a directory has failed.
     """
     described = ask(url, lambda admin: admin.describe_log_dirs(brokers or None))
     directories = [(broker, each) for broker, known in sorted(described.done.items()) for each in known]

@@ -79,7 +79,10 @@ def create(
     results = ask(
         url, lambda admin: admin.create_topics(names, partitions=partitions, replicas=replicas, config=config)
     )
-    rows: Rows = [[each.name, each.partitions, each.replicas] for each in results.done.values()]
+    # Brokers before 2.4 do not say the numbers, and take no others than those that are given.
+    rows: Rows = [
+        [each.name, each.partitions or partitions, each.replicas or replicas] for each in results.done.values()
+    ]
     echo_rows(["topic", "partitions", "replicas"], rows, as_lines)
     return echo_failures(results.failed)
 

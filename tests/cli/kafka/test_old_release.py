@@ -1,4 +1,4 @@
-"""The commands against a broker of 0.8.2, which has no groups and no administration."""
+"""The commands against old brokers: mostly one of 0.8.2, which has no groups and no administration."""
 
 from __future__ import annotations
 
@@ -67,3 +67,10 @@ def test_a_group_without_positions_is_missing_although_members_are_not_known(cal
     code, output, errors = call("doctor", "--group", created, "--seconds", "1")
     assert code == 1 and f"error: group-missing\n  {created} has no positions\n" in output
     assert "not checked: members of the group: describing a group is not supported here" in errors
+
+
+@pytest.mark.releases("0.10.1.1")
+def test_a_created_topic_has_the_numbers_that_were_asked_for(odradek: Command, topic: str) -> None:
+    assert jsons(odradek("topic", "create", topic, "-p", "2", "-r", "1", "--json")) == [
+        {"topic": topic, "partitions": 2, "replicas": 1}
+    ]

@@ -270,7 +270,7 @@ class Kafka07Driver:
         if record.timestamp is not None:
             raise Unsupported("a timestamp", "Kafka 0.10")
         if record.value is None:
-            raise Unsupported("a null value", "Kafka 0.8.1")
+            raise Unsupported("a null value", "Kafka 0.8")
         try:
             check_topic(topic)
         except LocalProtocolError as error:
