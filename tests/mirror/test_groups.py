@@ -312,19 +312,20 @@ async def test_a_source_that_stores_no_positions_has_no_groups_to_move(
     ]
 
 
-@pytest.mark.parametrize(("replicas", "says"), [(None, "target.replicas: give it a number"), (1, "target.url: .* old")])
+@pytest.mark.parametrize(
+    ("needs", "says"),
+    [("Kafka 2.4: give both numbers", "target.replicas: give it a number"), ("Kafka 0.10.1", "target.url: .* old")],
+)
 async def test_a_target_that_makes_no_such_topics_is_refused_for_its_own_reason(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch, replicas: int | None, says: str
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, needs: str, says: str
 ) -> None:
     def refuse(*arguments: object, **kinds: object) -> Any:
-        raise Unsupported("creating a topic", "Kafka 0.10.1")
+        raise Unsupported("creating a topic", needs)
 
     pair.write(b"1")
-    mirror = pair.mirror(name="m")
-    mirror = mirror.model_copy(update={"target": mirror.target.model_copy(update={"replicas": replicas})})
     monkeypatch.setattr("odradek.client.admin.Admin.create_topics", refuse)
-    with pytest.raises(MirrorRefused, match=f"{says}.*it needs Kafka 0.10.1"):
-        await run(mirror)
+    with pytest.raises(MirrorRefused, match=f"{says}.*it needs {needs}"):
+        await run(pair.mirror(name="m"))
 
 
 async def test_positions_are_followed(pair: Pair) -> None:

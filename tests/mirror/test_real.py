@@ -212,3 +212,28 @@ async def encoded(url: str, topic: str, compression: Compression) -> list[bytes]
             batches = [batch async for batch in reader.batches()]
     parts = [part.encoded for batch in batches for part in batch.columns.parts]
     return sorted(part.data[61:] for part in parts if part is not None)
+
+
+@pytest.mark.releases("0.8.2.2", "0.10.1.1")
+async def test_a_plan_for_a_target_that_is_too_old_is_refused(
+    any_kafka: KafkaBroker, tmp_path: Path, name: str
+) -> None:
+    topic = f"{name}.t"
+    with Kafka07Broker(config={"log.flush.interval": "1"}) as old:
+        source = f"kafka07://1@{old.host}:{old.port}"
+        async with od.connect(source) as k, k.producer() as out:
+            await out.send(topic, b"value")
+        more = f'[topics]\ninclude = ["{topic}"]\n'
+        file = written(tmp_path, name, source, any_kafka, more)
+        needs = r"target\.replicas: give it a number.*2\.4"
+        if any_kafka.version == "0.8.2.2":
+            needs = r"target\.url: this cluster is too old.*0\.10\.1"
+        with pytest.raises(MirrorRefused, match=needs):
+            await plan(load(file))
+        file.write_text(file.read_text().replace(f'{any_kafka.bootstrap}"', f'{any_kafka.bootstrap}", replicas = 1'))
+        if any_kafka.version == "0.8.2.2":
+            with pytest.raises(MirrorRefused, match=needs):
+                await plan(load(file))
+        else:
+            assert [each.create for each in (await plan(load(file))).topics] == [1]
+        assert f"odradek.mirror.{name}" not in await topics(any_kafka)

@@ -22,7 +22,16 @@ from odradek.mirror.stored import MirrorIdentity, StoredState
 from odradek.observe import Observer
 from odradek.types import EARLIEST, LATEST, Position, PositionSpec, StartPosition, TopicPartition
 
-__all__ = ["Clusters", "create_topics", "has_members", "open_clusters", "read_progress", "read_state", "survey"]
+__all__ = [
+    "Clusters",
+    "check_creation",
+    "create_topics",
+    "has_members",
+    "open_clusters",
+    "read_progress",
+    "read_state",
+    "survey",
+]
 
 log = logging.getLogger(__name__)
 
@@ -232,10 +241,7 @@ async def _create(
     try:
         made = await cluster.admin.create_topics({topic: partitions}, replicas=replicas, config=settings)
     except Unsupported as error:
-        why = "target.url: this cluster is too old"
-        if replicas is None:
-            why = "target.replicas: give it a number, which brokers before 2.4 need"
-        raise MirrorRefused(f"{why}: {error}") from error
+        raise _too_old(error) from error
     for failed in made.failed.values():
         if not isinstance(failed, BrokerError) or failed.name != "TOPIC_ALREADY_EXISTS":
             raise failed
@@ -249,6 +255,23 @@ async def _create(
         return described.topic_id
 
     return await retry(describe, Backoff(), limit_s=CREATED_WITHIN, late=late)
+
+
+async def check_creation(config: MirrorConfig, cluster: Cluster) -> None:
+    """Raise MirrorRefused if this cluster is too old to make the topics of a mirror as its file says; makes none."""
+    replicas = config.target.replicas
+    topics = {config.topic: config.run.tasks} if replicas is None else {}  # an empty request needs no answer
+    try:
+        await cluster.admin.create_topics(topics, replicas=replicas, validate_only=bool(topics))
+    except Unsupported as error:
+        raise _too_old(error) from error
+
+
+def _too_old(error: Unsupported) -> MirrorRefused:
+    why = "target.url: this cluster is too old"
+    if error.needs.startswith("Kafka 2.4"):  # to choose a number of replicas
+        why = "target.replicas: give it a number, which brokers before 2.4 need"
+    return MirrorRefused(f"{why}: {error}")
 
 
 async def create_topics(

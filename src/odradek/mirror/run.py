@@ -22,6 +22,7 @@ from odradek.io.retry import retry
 from odradek.mirror.clusters import (
     PAUSES,
     Clusters,
+    check_creation,
     create_mirror_topic,
     create_topics,
     has_members,
@@ -104,7 +105,11 @@ async def plan(config: MirrorConfig) -> MirrorPlan:
     Cancellation: safe.
     """
     async with open_clusters(config) as clusters:
-        return await plan_open(config, clusters)
+        planned = await plan_open(config, clusters)
+        makes = any(topic.create is not None for topic in planned.topics)
+        if makes or config.topic not in await clusters.target.topics():
+            await check_creation(config, clusters.target)
+        return planned
 
 
 async def plan_open(config: MirrorConfig, clusters: Clusters, *, waits: bool = True) -> MirrorPlan:

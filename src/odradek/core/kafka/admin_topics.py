@@ -115,11 +115,11 @@ def create_request(
     Raises:
         Unsupported: The broker is too old for `validate_only`, or for choosing numbers itself.
     """
-    if validate_only and not versions.has(CreateTopicsRequest, 1):
-        raise Unsupported("validating a topic without creating it", "Kafka 0.10.2")
     settings = topics.values()
     if any(None in (each.partitions, each.replicas) for each in settings) and not versions.has(CreateTopicsRequest, 4):
         raise Unsupported("a number of partitions or replicas chosen by the brokers", "Kafka 2.4: give both numbers")
+    if validate_only and not versions.has(CreateTopicsRequest, 1):
+        raise Unsupported("validating a topic without creating it", "Kafka 0.10.2")
     return CreateTopicsRequest(
         topics=tuple(_creatable(name, each) for name, each in topics.items()),
         timeout_ms=timeout_ms,

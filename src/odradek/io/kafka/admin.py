@@ -119,6 +119,8 @@ class KafkaAdmin(ClusterAdmin):
     ) -> Results[str, CreatedTopic]:
         """Create topics (see `ClusterAdmin`)."""
         self._requests.require(CreateTopicsRequest, "creating a topic", f"Kafka 0.10.1: {BY_WRITING}")
+        if not settings:
+            return Results({}, {})
         response = await self._requests.ask_controller(
             CreateTopicsRequest,
             lambda v: topics.create_request(settings, v, self._requests.timeout_ms, validate_only=validate_only),
