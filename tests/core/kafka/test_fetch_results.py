@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from odradek.core.kafka.fetch_results import FetchStep, ListedOffset, fetch_step, list_offsets_step
+from odradek.core.kafka.fetch_results import (
+    FROM_LEADER_S,
+    FailedReplicas,
+    FetchStep,
+    ListedOffset,
+    fetch_step,
+    list_offsets_step,
+)
+from odradek.types import TopicPartition
 from odradek.wire.kafka.messages.data import FetchEpochEndOffset, FetchPartitionData, ListOffsetsPartitionResponse
 
 
@@ -70,3 +78,14 @@ def test_a_replica_that_does_not_have_the_position_yet_says_nothing_of_the_log(
 )
 def test_what_list_offsets_answers(partition: ListOffsetsPartitionResponse, step: ListedOffset) -> None:
     assert list_offsets_step(partition) is step
+
+
+def test_leaders_are_asked_for_a_time_after_the_last_failure() -> None:
+    failed, (one, two) = FailedReplicas(), (TopicPartition("t", 0), TopicPartition("t", 1))
+    assert not failed.are_among([one, two], 0.0)
+    failed.add([one], 100.0)
+    assert failed.are_among([two, one], 100.0) and not failed.are_among([two], 100.0)
+    failed.add([one], 110.0)
+    assert failed.are_among([one], 109.9 + FROM_LEADER_S)
+    assert not failed.are_among([one], 110.0 + FROM_LEADER_S)
+    assert repr(failed) == "<FailedReplicas of 0 partitions>"

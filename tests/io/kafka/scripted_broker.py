@@ -14,7 +14,7 @@ from tests.frames import FrameReader
 from tests.memory_pair import memory_pair
 
 from odradek.core.backoff import Backoff
-from odradek.core.kafka.failed_replicas import FailedReplicas
+from odradek.core.kafka.fetch_results import FailedReplicas
 from odradek.core.kafka.leader_epochs import LeaderEpochs
 from odradek.core.kafka.produce import OnLeader
 from odradek.core.kafka.routing import BrokerEndpoint, KafkaRoutingTable, Partition, Topic

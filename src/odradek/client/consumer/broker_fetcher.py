@@ -341,7 +341,7 @@ class BrokerFetcher:
                 asked.append((cursor, cursor.start))
         if not asked:
             return
-        await refresh_topic_ids(self._host.driver, {cursor.partition.topic for cursor, _ in asked})
+        await refresh_topic_ids(self._host.driver)
         topic_id = self._host.driver.metadata.table.topic_id  # of the table from before the requests
         outcomes = await gather_outcomes(partial(self._ask_leader, broker), asked)
         for (cursor, start), outcome in zip(asked, outcomes, strict=True):

@@ -52,12 +52,11 @@ def _missing(table: RoutingTable, partitions: Iterable[TopicPartition]) -> dict[
     return {partition: ConfigError(why) for partition, why in reasons.items() if why}
 
 
-async def refresh_topic_ids(driver: ProtocolDriver, topics: Iterable[str]) -> None:
+async def refresh_topic_ids(driver: ProtocolDriver) -> None:
     """Read the metadata again, unless it was read a moment ago: positions that leaders name are in the topics of
     today, and not in former ones of these names, whose ids an old table has. Cancellation: safe."""
     metadata = driver.metadata
-    is_old = metadata.read_at < anyio.current_time() - IDS_AGE_S
-    if is_old and any(metadata.table.topic_id(topic) is not None for topic in topics):
+    if metadata.read_at < anyio.current_time() - IDS_AGE_S:
         with suppress(OdradekError):  # the leaders are asked next
             await metadata.refresh()
 

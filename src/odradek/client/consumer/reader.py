@@ -129,7 +129,7 @@ class Reader(PartitionReaderBase):
             await self._driver.metadata.table_for_topic(name, named=True)
         for error in (await missing_partitions(self._driver, self._exact)).values():
             raise error
-        await refresh_topic_ids(self._driver, (*self._names, *(partition.topic for partition in self._exact)))
+        await refresh_topic_ids(self._driver)
         partitions = self._registered(self._driver.metadata.table)
         untils = {} if self._until is None else await self._resolve({p: self._until.of(p) for p in partitions})
         self._check_topics_of(untils)

@@ -1,16 +1,23 @@
-"""Interpret responses to Fetch and ListOffsets for one partition (kafka-specification.md 5.3)."""
+"""Interpret responses to Fetch and ListOffsets for one partition (kafka-specification.md 5.3), and remember which
+preferred replicas have failed (KIP-392)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 
+from odradek.types import TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.data import FetchPartitionData, ListOffsetsPartitionResponse
 
-__all__ = ["FetchStep", "ListedOffset", "fetch_step", "list_offsets_step"]
+__all__ = ["FailedReplicas", "FetchStep", "ListedOffset", "fetch_step", "list_offsets_step"]
 
 NOT_AVAILABLE = -1
+
+FROM_LEADER_S = 30.0
+"""Time for which a leader is asked for the records itself (s). It prefers replicas by what it knows of them: also one
+that this client cannot reach, one of a release before 2.4, which serves no clients, and for a time (30 s by default,
+replica.lag.time.max.ms) one that does not follow it any more."""
 
 
 class FetchStep(Enum):
@@ -90,3 +97,23 @@ def list_offsets_step(partition: ListOffsetsPartitionResponse) -> ListedOffset:
     return (
         ListedOffset.OFFSET if partition.old_style_offsets or partition.offset != NOT_AVAILABLE else ListedOffset.NONE
     )
+
+
+class FailedReplicas:
+    """The partitions whose leaders are asked without the rack of this client: they would name the same replica again,
+    and send no records."""
+
+    def __init__(self) -> None:
+        self._until: dict[TopicPartition, float] = {}
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self._until)} partitions>"
+
+    def add(self, partitions: Iterable[TopicPartition], now: float) -> None:
+        """Ask the leaders of these partitions for some time from `now` on (s)."""
+        self._until |= dict.fromkeys(partitions, now + FROM_LEADER_S)
+
+    def are_among(self, partitions: Iterable[TopicPartition], now: float) -> bool:
+        """Return True if the leader of one of these partitions is to be asked at this time (s)."""
+        self._until = {partition: until for partition, until in self._until.items() if now < until}
+        return not self._until.keys().isdisjoint(partitions)

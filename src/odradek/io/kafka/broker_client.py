@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import anyio
 
-from odradek.core.kafka.failed_replicas import FailedReplicas
+from odradek.core.kafka.fetch_results import FailedReplicas
 from odradek.core.kafka.fetch_session import FetchRequestSettings, FetchSession
 from odradek.core.kafka.leader_epochs import LeaderEpochs
 from odradek.core.kafka.list_offsets import Outcome, list_offsets_request, read_list_offsets

@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup
 
 from odradek.core.interfaces import NOT_OPEN, ClusterStatistics
 from odradek.core.kafka.broker_errors import broker_error
-from odradek.core.kafka.failed_replicas import FailedReplicas
+from odradek.core.kafka.fetch_results import FailedReplicas
 from odradek.core.kafka.leader_epochs import LeaderEpochs
 from odradek.core.kafka.routing import KafkaRoutingTable
 from odradek.core.kafka.versions import BrokerVersions
