@@ -18,12 +18,14 @@ from odradek.client.options import Tuning
 from odradek.core.backoff import Backoff
 from odradek.core.interfaces import ProducerRecord
 from odradek.errors import (
+    AuthFailed,
     BrokerError,
     Closed,
     ConfigError,
     ConnectionLost,
     CorruptMessage,
     MessageTooLarge,
+    OdradekError,
     TransportError,
     Unreachable,
 )
@@ -331,6 +333,43 @@ async def test_a_wrong_partition_is_an_error_of_that_partition_only() -> None:
     async with reading(cluster, {tp(0): 0, tp(1): 0}, until=Position(3)) as reader:
         values, errors = await collect(reader)
     assert values == numbered(3) and [getattr(error, "name", "") for error in errors] == ["WrongPartition"]
+
+
+@pytest.mark.parametrize(
+    "refusal", [BrokerError(29, "TOPIC_AUTHORIZATION_FAILED"), AuthFailed("PLAIN", "no such user")], ids=["acl", "user"]
+)
+async def test_what_was_refused_is_read_once_it_is_allowed(refusal: OdradekError) -> None:
+    """The error is raised once; the permission may be given back at any time, without a seek."""
+    cluster = make_cluster(3)
+    async with reading(cluster, start=EARLIEST, tuning=QUICK) as reader:
+        assert await next_values(reader, 3) == numbered(3)
+        cluster.fail("fetch", refusal, times=4)
+        with pytest.raises(type(refusal)):
+            await next_values(reader, 1)
+        cluster.append("t", numbered(3, 3))
+        assert await next_values(reader, 3) == numbered(3, 3)
+        cluster.fail("fetch", refusal)
+        with pytest.raises(type(refusal)):  # again, since it was allowed in between
+            await next_values(reader, 1)
+
+
+async def test_a_start_that_was_refused_is_asked_for_until_it_is_allowed() -> None:
+    cluster = make_cluster(3)
+    async with reading(cluster, start=LATEST, tuning=QUICK) as reader:
+        cluster.fail("positions", BrokerError(29, "TOPIC_AUTHORIZATION_FAILED"), times=4)
+        cluster.add_partitions("t", 2)
+        with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+            await next_values(reader, 1)
+        cluster.append("t", [b"x"], partition=1)
+        assert await next_values(reader, 1) == [b"x"]
+
+
+async def test_a_reader_with_an_end_does_not_wait_for_what_was_refused() -> None:
+    cluster = make_cluster(3, 3)
+    cluster.fail("fetch", BrokerError(29, "TOPIC_AUTHORIZATION_FAILED"), times=ALWAYS, partition=tp(0))
+    async with reading(cluster, until=LATEST) as reader:
+        values, errors = await collect(reader)
+    assert values == numbered(3, 3) and len(errors) == 1
 
 
 async def test_seek_revives_a_broken_partition() -> None:

@@ -176,6 +176,7 @@ class CursorEvent(_Member):
     OUT_OF_RANGE = "position not in the log, or in that of a topic that was deleted; reset by policy"
     FAIL = "corrupt, too large, refused, out of range"
     REACH = "`until` reached"
+    CONTINUE = "the user has got the error of a refused request"
     SEEK = "seek"
 
 
@@ -201,6 +202,7 @@ CURSOR: Machine[CursorState, CursorEvent] = Machine(
         # That a topic was made again is learned from the metadata, whatever its partitions do.
         **{(state, _PE.OUT_OF_RANGE): _P.RESOLVING for state in _READING},
         **{(state, _PE.FAIL): _P.FAILED for state in _READING},
+        (_P.FAILED, _PE.CONTINUE): _P.RESOLVING,
         # A response to a fetch from before the seek is ignored, so the next fetch need not wait for it.
         **{(state, _PE.SEEK): _P.RESOLVING for state in _P if state is not _P.UNASSIGNED},
         **{(state, _PE.UNASSIGN): _P.UNASSIGNED for state in _P},

@@ -11,7 +11,7 @@ from odradek.core.fetch.cursor import Cursor
 from odradek.core.fetch.read_range import ExactPosition
 from odradek.core.interfaces import DecoderOptions
 from odradek.core.states import CursorState
-from odradek.errors import ConfigError, CorruptMessage, OffsetOutOfRange
+from odradek.errors import BrokerError, ConfigError, CorruptMessage, OffsetOutOfRange
 from odradek.types import EARLIEST, LATEST, Position, StartPosition
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set
@@ -294,6 +294,20 @@ def test_messages_left_out_are_counted_and_reported_once() -> None:
     assert [report.position for report in cursor.take_reports()] == [22]
     assert cursor.take_reports() == ()
     assert (cursor.end_of_skipped(), cursor.skipped) == (1, 0)
+
+
+def test_what_another_decoder_has_left_out_is_counted_from_zero() -> None:
+    bench = skipping(DAMAGED)
+    bench.set.take(None, None, 0.0, 0.0)
+    (fetch,) = bench.next()
+    bench.finish(fetch, error=BrokerError(29, "TOPIC_AUTHORIZATION_FAILED"))
+    with pytest.raises(BrokerError):
+        bench.set.take(None, None, 0.0, 0.0)
+    bench.resolve(bench[0], at=66)
+    (fetch,) = bench.next()
+    assert bench[0].end_of_skipped() == 1
+    bench.finish(fetch, ENTRIES)
+    assert bench[0].skipped == 0
 
 
 # ---- memory ------------------------------------------------------------------------------------------------------

@@ -376,7 +376,7 @@ class BrokerFetcher:
     def _on_not_resolved(self, cursor: Cursor, error: OdradekError) -> None:
         if error.refresh_metadata:
             self._host.refresh_metadata(cursor.partition)
-        if error.retriable:
+        if error.retriable or cursor.refusal_raised:
             if not cursor.attempts:
                 self._warn_of_retry(cursor.partition, error, f"cannot resolve {cursor.start!r}: {error}")
             self.scheduler.retry_resolving(cursor, anyio.current_time(), random())

@@ -18,7 +18,15 @@ from odradek.core.fetch.row_queue import RowQueue
 from odradek.core.fetch.stream_quota import StreamQuota
 from odradek.core.interfaces import LogDecoder, PartitionFetch
 from odradek.core.states import CURSOR, CursorEvent, CursorState
-from odradek.errors import CorruptMessage, LogTruncated, OdradekError, OffsetOutOfRange, TopicRecreated
+from odradek.errors import (
+    AuthFailed,
+    BrokerError,
+    CorruptMessage,
+    LogTruncated,
+    OdradekError,
+    OffsetOutOfRange,
+    TopicRecreated,
+)
 from odradek.types import AtTime, Columns, Position, PositionSpec, StartPosition, TopicPartition, Watermarks
 
 __all__ = ["Cursor", "CursorFetch"]
@@ -84,6 +92,7 @@ class Cursor:
         "partition",
         "pause_reasons",
         "queue",
+        "refusal_raised",
         "replica",
         "retry_at",
         "share",
@@ -134,6 +143,8 @@ class Cursor:
         """How many there were in a row."""
         self.attempts = 0
         """Passing errors in a row."""
+        self.refusal_raised = False
+        """The user has got the error of a refused request. Until a fetch succeeds, further ones are passing errors."""
         self.retry_at = 0.0
         """When the back-off ends."""
         self._skipped_before = 0
@@ -257,7 +268,7 @@ class Cursor:
         if not isinstance(self.start, int):
             self.topic_id = topic_id
         self.start, self.decoder, self._next = position, decoder, position
-        self.attempts = self.empty_responses = 0
+        self.attempts = self.empty_responses = self._skipped_before = 0
         if not self._end_if_reached(position):
             self._transition(CursorEvent.RESOLVE)
 
@@ -366,9 +377,10 @@ class Cursor:
         elif fetch.error is not None:
             self._reject(fetch.error, reset)
         elif not fetch.received and not fetch.left_out:
+            self.refusal_raised = False
             self._accept_empty(fetch)
         else:
-            received = fetch.received
+            received, self.refusal_raised = fetch.received, False
             self.attempts = self.empty_responses = 0
             self.share.received(received, fetch.max_bytes, fetch.next_entry_bytes, left_out=fetch.left_out)
             self._accept_rows(received, fetch.had_tail, now)
@@ -396,7 +408,7 @@ class Cursor:
             # LogTruncated names the end of what the two logs have in common (KIP-320): `reset` would lose or repeat
             # more than was truncated.
             self._restart(Position(error.end) if isinstance(error, LogTruncated) else reset)
-        elif error.retriable:
+        elif error.retriable or self.refusal_raised:
             self._drop_tail()
             self.attempts += 1
         else:
@@ -513,4 +525,19 @@ class Cursor:
         if not self.queue.rows:
             error, self.error = self.error, None
             assert error is not None
+            if self._range.until is None and _is_refusal(error):
+                self._continue_after_refusal()
             raise error
+
+    def _continue_after_refusal(self) -> None:
+        """Request the same position again, and from now on until it is answered: operators may allow it any time. With
+        an end there is no waiting for that, since reading would not come to it."""
+        if self.decoder is not None:
+            self.start, self.decoder = self._next, None
+        self.refusal_raised = True
+        self._transition(CursorEvent.CONTINUE)
+
+
+def _is_refusal(error: OdradekError) -> bool:
+    """Return True for an error of the request, not of the log at this position."""
+    return isinstance(error, BrokerError | AuthFailed) and not isinstance(error, OffsetOutOfRange)

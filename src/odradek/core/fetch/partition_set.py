@@ -126,7 +126,8 @@ class PartitionSet:
     ) -> tuple[TopicPartition, Columns] | float:
         """Take the next rows of one partition, round robin; or return how long at most to wait for more (s).
 
-        Raises the error of a partition whose good records are all delivered, once; the others continue afterwards.
+        Raises the error of a partition whose good records are all delivered, once; the others continue afterwards, and
+        so does this one if brokers have refused the request, as soon as they allow it.
         """
         wait = math.inf
         not_ready: list[Cursor] = []

@@ -1,0 +1,81 @@
+"""Permissions that operators take away and give back while a client works, on real brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import anyio
+import pytest
+from tests.samples import one_in, seed_of
+
+import odradek as od
+from odradek.core.admin_access import Acl, AclOperation, AclPermission, AclResource
+from odradek.testing import KafkaBroker
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+AUTHORIZERS = {
+    "2.0.1": "kafka.security.auth.SimpleAclAuthorizer",
+    "2.8.2": "kafka.security.authorizer.AclAuthorizer",
+    "4.3.1": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """One loop is enough for what real brokers do."""
+    return "asyncio"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "broker" in metafunc.fixturenames:
+        releases = one_in(2, tuple(AUTHORIZERS), seed_of(metafunc.config))
+        metafunc.parametrize("broker", releases, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
+def broker(request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
+    """A broker where alice may do what no entry denies."""
+    config = {
+        "authorizer.class.name": AUTHORIZERS[request.param],
+        "super.users": "User:ANONYMOUS",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    with KafkaBroker(request.param, listeners=("SASL_PLAINTEXT",), config=config) as broker:
+        yield broker
+
+
+def as_alice(broker: KafkaBroker) -> od.Cluster:
+    security = od.Security(sasl_mechanism="PLAIN", sasl_username="alice", sasl_password=broker.users["alice"])
+    return od.connect(f"kafka+sasl://{broker.bootstrap}", security=security)
+
+
+async def test_a_reader_continues_when_it_may_read_again(broker: KafkaBroker) -> None:
+    """The error is raised once, and the other topic is read meanwhile."""
+    one, other = uuid4().hex, uuid4().hex
+    for topic in (one, other):
+        broker.create_topic(topic, 1)
+    entry = Acl(AclResource.TOPIC, one, "User:alice", AclOperation.READ, AclPermission.DENY)
+    async with (
+        od.connect(f"kafka://127.0.0.1:{broker.plaintext_port}") as k,
+        k.producer() as out,
+        as_alice(broker) as alice,
+        alice.reader([one, other], start=od.EARLIEST) as reader,
+    ):
+
+        async def next_value() -> tuple[str, bytes | None]:
+            with anyio.fail_after(60):
+                record = await anext(reader)
+            return record.topic, record.value
+
+        await out.send(one, b"before")
+        assert await next_value() == (one, b"before")
+        (await k.admin.create_acls(entry)).check()
+        with pytest.raises(od.BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+            await next_value()
+        await out.send(other, b"meanwhile")
+        assert await next_value() == (other, b"meanwhile")
+        (await k.admin.delete_acls(entry)).check()
+        await out.send(one, b"afterwards")
+        assert await next_value() == (one, b"afterwards")
