@@ -11,6 +11,7 @@ import anyio.lowlevel
 import pytest
 from tests.client.one_member import consuming, make_cluster, numbered, tp, until
 
+from odradek.client.consumer.committer import Committer
 from odradek.client.consumer.consumer import Consumer
 from odradek.client.consumer.group_batches import GroupBatch
 from odradek.core.interfaces import NO_METADATA, Membership
@@ -114,6 +115,31 @@ async def test_commits_that_fail_are_tried_again_with_one_line_in_the_log(caplog
         await until(lambda: cluster.committed("g").get(tp()) == 10)
         await until(lambda: "commits are succeeding again" in caplog.text)
     assert caplog.text.count("commits fail") == 1
+
+
+async def test_a_commit_of_nothing_does_not_end_a_failure(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after the group has taken the partitions away, because the member may not use it any more."""
+    cluster = make_cluster()
+    outcomes = list[object]()
+    commit = Committer.commit
+
+    async def noted(committer: Committer, *args: Any) -> dict[TopicPartition, Position]:
+        outcomes.append(None)
+        outcomes[-1] = stored = await commit(committer, *args)
+        return stored
+
+    monkeypatch.setattr(Committer, "commit", noted)
+    async with consuming(cluster, commit_every=0.001) as consumer:
+        cluster.fail("commit", ZooKeeperError("no quorum"), times=1_000_000)
+        (await anext(consumer.batches())).done()
+        await until(lambda: "commits fail" in caplog.text)
+        cluster.revoke("g", tp())
+        outcomes.clear()
+        await until(lambda: outcomes.count({}) > 1)
+        assert "commits are succeeding again" not in caplog.text
+        cluster.heal()
 
 
 class Unanswered:

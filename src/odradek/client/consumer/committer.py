@@ -141,15 +141,15 @@ class Committer:
         while True:
             await anyio.sleep(every)
             try:
-                await self.commit()
+                stored = await self.commit()
             except OdradekError as error:
                 if works:
                     log.warning("%s: commits fail: %s; retrying", self._group, error)
                 works = False
             else:
-                if not works:
+                if stored and not works:  # with nothing to store, as after the partitions were lost, it says nothing
                     log.warning("%s: commits are succeeding again", self._group)
-                works = True
+                works = works or bool(stored)
 
     # ---- by transactions: core.interfaces.ConsumerPositions --------------------------------------------------
 
