@@ -79,3 +79,30 @@ async def test_a_reader_continues_when_it_may_read_again(broker: KafkaBroker) ->
         (await k.admin.delete_acls(entry)).check()
         await out.send(one, b"afterwards")
         assert await next_value() == (one, b"afterwards")
+
+
+async def test_a_producer_says_why_a_topic_is_not_written_any_more(broker: KafkaBroker) -> None:
+    topic = uuid4().hex
+    broker.create_topic(topic, 1)
+    entry = Acl(AclResource.TOPIC, topic, "User:alice", AclOperation.DESCRIBE, AclPermission.DENY)
+    async with (
+        od.connect(f"kafka://127.0.0.1:{broker.plaintext_port}") as k,
+        as_alice(broker) as alice,
+        alice.producer(deliver_within=1.0) as out,
+    ):
+
+        async def wait_for_partitions(count: int) -> None:
+            with anyio.fail_after(60):
+                while len((await alice.driver.metadata.refresh()).partitions(topic)) != count:  # noqa: ASYNC110 - brokers have no events
+                    await anyio.sleep(0.05)
+
+        await out.send(topic, b"before")
+        (await k.admin.create_acls(entry)).check()
+        await wait_for_partitions(0)
+        with pytest.raises(od.NotWritten, match=f"{topic}: TOPIC_AUTHORIZATION_FAILED; 0 attempts"):
+            await out.send(topic, b"denied")
+        with pytest.raises(od.NotWritten, match=f"{topic}/0: TOPIC_AUTHORIZATION_FAILED; 0 attempts"):
+            await out.send(topic, b"denied", partition=0)
+        (await k.admin.delete_acls(entry)).check()
+        await wait_for_partitions(1)
+        await out.send(topic, b"afterwards")

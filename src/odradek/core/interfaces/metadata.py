@@ -46,6 +46,10 @@ class RoutingTable(Protocol):
         again. It is None if the topic is not known, or the brokers have no ids (before 2.8)."""
         ...
 
+    def why_unusable(self, topic: str) -> str:
+        """Return why a topic has no partitions, in words; empty if brokers have not said so."""
+        ...
+
 
 class ClusterMetadata(Protocol):
     """Brokers, topics and leaders of a cluster, kept up to date in the background.

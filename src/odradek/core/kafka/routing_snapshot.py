@@ -57,6 +57,11 @@ class RoutingSnapshot:
         topic_id = self.state.topic_id(topic)
         return None if topic_id == ZERO_UUID else topic_id
 
+    def why_unusable(self, topic: str) -> str:
+        """Return the error that brokers have answered for a topic, such as TOPIC_AUTHORIZATION_FAILED; empty: none."""
+        described = self.state.topics.get(topic)
+        return ErrorCode(described.error_code).name if described is not None and described.error_code else ""
+
     def has_problem(self, topic: str) -> bool:
         """Return True if a topic is not known, or one of its partitions has no leader: it should be read again soon."""
         described = self.state.topics.get(topic)

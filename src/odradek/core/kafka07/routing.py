@@ -109,6 +109,10 @@ class Kafka07RoutingTable:
     def topic_id(self, topic: str) -> None:
         """Return None: 0.7 does not delete topics."""
 
+    def why_unusable(self, topic: str) -> str:
+        """Return nothing: 0.7 has no such errors."""
+        return ""
+
     def apply(self, *events: Event) -> Kafka07RoutingTable:
         """Return the table after `events`: one version later, or this very table when they say nothing new."""
         brokers, topics = self.brokers, dict(self._topics)

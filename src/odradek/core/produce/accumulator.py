@@ -491,7 +491,7 @@ class Accumulator:
 
     def learned(self, topic: TopicQueues) -> Effects:
         """Follow the routing table, which has this topic now; before, partitions were only guessed."""
-        topic.known, topic.why = True, "no live broker has it"
+        topic.known = True
         self._router.route_topic(topic)
         return self.effects()
 

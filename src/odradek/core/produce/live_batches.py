@@ -205,7 +205,9 @@ class LiveBatches(BufferBase):
         """
         why = why or self.late
         topic = batch.queue.topic
-        where = batch.partition if batch.queue is not topic.unassigned else f"{topic.name}: {topic.why}"
+        where = str(batch.partition) if batch.queue is not topic.unassigned else topic.name
+        if not topic.available_queues:
+            where += f": {topic.why}"
         tries = f"{batch.attempts} attempt{'' if batch.attempts == 1 else 's'}"
         last = f", the last failed: {batch.last_error}" if batch.last_error is not None else ""
         kind = OutcomeUnknown if batch.may_be_written or batch.request is not None else NotWritten

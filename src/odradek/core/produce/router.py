@@ -164,6 +164,7 @@ class Router:
         """Follow the routing table in one topic."""
         available = [self.partition(topic, partition) for partition in self.table.partitions(topic.name)]
         topic.available_queues = available
+        topic.why = self.table.why_unusable(topic.name) or "no live broker has it"
         offered = set(available)
         for queue in (topic.unassigned, *topic.queues.values()):
             self._update_leader(queue)

@@ -45,6 +45,10 @@ class MemoryRoutingTable:
         """Return the id of a topic; None if it does not exist."""
         return self.ids.get(topic)
 
+    def why_unusable(self, topic: str) -> str:
+        """Return nothing: a topic is there, or is not."""
+        return ""
+
 
 class MemoryMetadata:
     """One client's metadata. Implements `core.interfaces.ClusterMetadata`.
