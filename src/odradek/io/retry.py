@@ -130,4 +130,5 @@ async def quickest_answer(
 
 def _last(errors: Sequence[OdradekError], none: OdradekError) -> OdradekError:
     """Return the last error, if possible one that is retriable; `none` if there is none."""
-    return ([none, *errors[-1:]] + [error for error in errors if error.retriable])[-1]
+    retriable = [error for error in errors if error.retriable]
+    return (retriable or errors or [none])[-1]

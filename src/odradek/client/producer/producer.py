@@ -126,7 +126,7 @@ class Producer:
         limits = AccumulatorLimits(
             buffer_bytes=buffer_bytes,
             batch_bytes=tuning.batch_bytes or min(driver.batch_bytes, buffer_bytes // 4),
-            compressed_batch_bytes=tuning.batch_bytes or min(driver.compressed_batch_bytes, buffer_bytes // 4),
+            compressed_batch_bytes=tuning.batch_bytes or driver.compressed_batch_bytes,
             request_bytes=tuning.request_bytes,
             in_flight=tuning.in_flight,
             latency=latency,

@@ -372,15 +372,16 @@ class Cursor:
         self.fetch = None
         if fetch.high_watermark is not None and not lost:
             self.watermarks = Watermarks(fetch.log_start, fetch.high_watermark, fetch.last_stable, None)
+        if not lost and fetch.error is None:
+            self.refusal_raised = False
         if lost:
             self._connection_lost(now)
         elif fetch.error is not None:
             self._reject(fetch.error, reset)
         elif not fetch.received and not fetch.left_out:
-            self.refusal_raised = False
             self._accept_empty(fetch)
         else:
-            received, self.refusal_raised = fetch.received, False
+            received = fetch.received
             self.attempts = self.empty_responses = 0
             self.share.received(received, fetch.max_bytes, fetch.next_entry_bytes, left_out=fetch.left_out)
             self._accept_rows(received, fetch.had_tail, now)

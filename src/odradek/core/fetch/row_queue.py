@@ -96,11 +96,11 @@ class RowQueue:
     def take_rows(self, max_records: int | None, now: float) -> Columns:
         """Take at most `max_records` rows; None: those that were decoded together, or some of them if they are large.
         There must be a row."""
+        if max_records is None and self.memory > LARGE_BYTES and self._comes_in_slices:
+            return self.take_rows_within(SLICE_BYTES, now)
         self.first_row_at = now
-        if max_records is None:
-            return self._pop_rows(self._rows_of_slice() if self.memory > LARGE_BYTES else None)
         columns = self._pop_rows(max_records)
-        if len(columns) >= max_records:
+        if max_records is None or len(columns) >= max_records:
             return columns
         parts = [columns]
         missing = max_records - len(columns)
@@ -109,13 +109,12 @@ class RowQueue:
             missing -= len(parts[-1])
         return Columns.concat(parts)
 
-    def _rows_of_slice(self) -> int | None:
-        """Return how many rows make a slice, if those that were decoded together are large; None: take all of them."""
+    @property
+    def _comes_in_slices(self) -> bool:
+        """True if the first rows, which were decoded together, are large, and none of them is still encoded."""
         first = self._first
         assert first is not None
-        if _memory_of(first) <= LARGE_BYTES or first.encoded is not None or len(first.parts) > 1:
-            return None
-        return rows_within(first, self._start, SLICE_BYTES)
+        return _memory_of(first) > LARGE_BYTES and first.encoded is None and len(first.parts) == 1
 
     def take_rows_within(self, max_bytes: int, now: float) -> Columns:
         """Take rows that were decoded together: payloads of at most `max_bytes`, or one row. There must be a row."""
