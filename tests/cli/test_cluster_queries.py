@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 from tests.io.kafka.admin_peer import Cluster, opened
-from tests.io.kafka.peer import EVERYTHING
+from tests.io.kafka.peer import everything_but
 
 import odradek as od
 from odradek.cli.cluster_queries import find_partitions
@@ -17,8 +17,9 @@ METADATA = MetadataRequest.SPEC.key
 @pytest.mark.anyio
 async def test_brokers_that_would_create_a_topic_are_not_asked_for_it_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = Cluster()
-    others = [each for each in EVERYTHING.api_keys if each.api_key != METADATA]
-    of_0_10 = ApiVersionsResponse(api_keys=(*others, ApiVersion(api_key=METADATA, max_version=2)))
+    of_0_10 = ApiVersionsResponse(
+        api_keys=(*everything_but(MetadataRequest), ApiVersion(api_key=METADATA, max_version=2))
+    )
     peer.answers[ApiVersionsRequest] = lambda request, version: of_0_10
     async with opened(peer, monkeypatch) as driver:
         k = od.Cluster(driver, od.Tuning())

@@ -17,8 +17,14 @@ Put = Callable[..., tuple[str, str]]
 
 
 @pytest.fixture
-def cluster(odradek_kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> str:
-    url = f"kafka://{odradek_kafka.bootstrap}"
+def default_broker(odradek_kafka: KafkaBroker) -> KafkaBroker:
+    """The broker that commands use without an option."""
+    return odradek_kafka
+
+
+@pytest.fixture
+def cluster(default_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> str:
+    url = f"kafka://{default_broker.bootstrap}"
     monkeypatch.setenv("ODRADEK_CLUSTER", url)
     return url
 

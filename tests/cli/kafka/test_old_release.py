@@ -13,10 +13,8 @@ pytestmark = [pytest.mark.releases("0.8.2.2"), pytest.mark.timeout(300)]
 
 
 @pytest.fixture
-def cluster(any_kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> str:
-    url = f"kafka://{any_kafka.bootstrap}"
-    monkeypatch.setenv("ODRADEK_CLUSTER", url)
-    return url
+def default_broker(any_kafka: KafkaBroker) -> KafkaBroker:
+    return any_kafka
 
 
 @pytest.fixture

@@ -37,6 +37,12 @@ EVERYTHING = ApiVersionsResponse(
 CLUSTER = MetadataResponse(brokers=(MetadataResponseBroker(node_id=1, host="b", port=9092),), cluster_id="c")
 
 
+def everything_but(*apis: type[Request[Any]]) -> tuple[ApiVersion, ...]:
+    """Return what a broker offers that does not have these requests."""
+    keys = {api.SPEC.key for api in apis}
+    return tuple(each for each in EVERYTHING.api_keys if each.api_key not in keys)
+
+
 class Peer:
     """Brokers at all addresses.
 

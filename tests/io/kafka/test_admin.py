@@ -71,7 +71,7 @@ from odradek.wire.kafka.schema import Request, Response
 
 from ..limits import TimeLimit
 from .admin_peer import BROKERS, COORDINATOR, ONE, P0, TOPIC, Cluster, admin_of, offsets, opened
-from .peer import EVERYTHING
+from .peer import EVERYTHING, everything_but
 
 pytestmark = pytest.mark.anyio
 
@@ -224,7 +224,7 @@ async def test_where_only_a_whole_configuration_can_be_written_other_entries_are
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     peer = Cluster()
-    old = tuple(api for api in EVERYTHING.api_keys if api.api_key != IncrementalAlterConfigsRequest.SPEC.key)
+    old = everything_but(IncrementalAlterConfigsRequest)
     peer.answers[ApiVersionsRequest] = lambda request, version: ApiVersionsResponse(api_keys=old)
     entries = (
         DescribeConfigsResourceResult(name="a", value="1", config_source=ConfigSource.TOPIC),
@@ -250,8 +250,7 @@ async def test_a_broker_that_is_too_old_leaves_a_request_to_another_one(
 ) -> None:
     """While brokers are upgraded. Nothing is known of the older one until the request goes there."""
     peer = Cluster()
-    apis = (IncrementalAlterConfigsRequest.SPEC.key, DescribeConfigsRequest.SPEC.key)
-    old = ApiVersionsResponse(api_keys=tuple(api for api in EVERYTHING.api_keys if api.api_key not in apis))
+    old = ApiVersionsResponse(api_keys=everything_but(IncrementalAlterConfigsRequest, DescribeConfigsRequest))
     async with admin_of(peer, monkeypatch) as admin:
         peer.answers[ApiVersionsRequest] = lambda request, version: (
             old if peer.connections[-1] == "b:9091" else EVERYTHING
@@ -266,8 +265,7 @@ async def test_a_broker_that_is_too_old_leaves_a_request_to_another_one(
 
 def offer_up_to(peer: Cluster, api: type[Request[Any]], version: int) -> None:
     """Have a cluster offer one API up to a version only."""
-    others = tuple(each for each in EVERYTHING.api_keys if each.api_key != api.SPEC.key)
-    offered = (*others, ApiVersion(api_key=api.SPEC.key, min_version=0, max_version=version))
+    offered = (*everything_but(api), ApiVersion(api_key=api.SPEC.key, min_version=0, max_version=version))
     peer.answers[ApiVersionsRequest] = lambda request, version: ApiVersionsResponse(api_keys=offered)
 
 
@@ -458,8 +456,7 @@ async def test_a_coordinator_that_is_too_old_for_other_groups_describes_a_classi
 ) -> None:
     """While brokers are upgraded. Nothing is known of the coordinator until the first request goes there."""
     peer = Cluster()
-    apis = (ConsumerGroupDescribeRequest.SPEC.key, ShareGroupDescribeRequest.SPEC.key)
-    old = ApiVersionsResponse(api_keys=tuple(api for api in EVERYTHING.api_keys if api.api_key not in apis))
+    old = ApiVersionsResponse(api_keys=everything_but(ConsumerGroupDescribeRequest, ShareGroupDescribeRequest))
     peer.answers[DescribeGroupsRequest] = lambda request, version: DescribeGroupsResponse(
         groups=(DescribedGroup(group_id="g", group_state="Stable", protocol_type="consumer", error_code=code),)
     )

@@ -119,7 +119,7 @@ from odradek.wire.kafka.messages.transactions import (
 from odradek.wire.kafka.schema import Request, Response
 
 from .admin_peer import BROKERS, P0, Cluster
-from .peer import EVERYTHING, Peer
+from .peer import EVERYTHING, Peer, everything_but
 
 pytestmark = pytest.mark.anyio
 
@@ -232,7 +232,7 @@ async def test_a_method_without_its_request_names_the_release_that_has_it(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     verb, peer = VERBS[name], Cluster()
-    offered = tuple(each for each in EVERYTHING.api_keys if each.api_key != verb.api.SPEC.key)
+    offered = everything_but(verb.api)
     peer.answers[ApiVersionsRequest] = lambda request, version: ApiVersionsResponse(api_keys=offered)
     if verb.api is DescribeGroupsRequest:
         offered = tuple(each for each in offered if APIS[each.api_key].name != "ConsumerGroupDescribe")
