@@ -56,7 +56,7 @@ MUTATIONS = (
         "if buffered > 2 * self._buffer_bytes:",
         PRODUCERS,
     ),
-    Mutation("core/produce/accumulator.py", "batch.size + size > self._batch_bytes or batch", "batch", PRODUCE),
+    Mutation("core/produce/accumulator.py", "batch.size + size > batch.max_size or batch", "batch", PRODUCE),
     Mutation(
         "core/produce/accumulator.py",
         "(range(count // 2), range(count // 2, count))",
@@ -94,15 +94,20 @@ MUTATIONS = (
     Mutation("core/kafka/batch_sequences.py", "= step in _AGAIN, step is", "= True, step is", SEQUENCES),
     Mutation(
         "core/kafka/producer_state.py",
-        "(state.established and ahead < self._remembered())",
-        "ahead < self._remembered()",
+        "(state.established and ahead + ",
+        "(ahead + ",
         SEQUENCES,
     ),
     Mutation(
         "core/kafka/producer_state.py", "return stamps[:abandoned], stamps[abandoned:]", "return (), stamps", SEQUENCES
     ),
     Mutation("core/kafka/transactions.py", " and partition in self._contents.added", "", TRANSACTIONS),
-    Mutation("core/kafka/transactions.py", "request is None or self._contents.started", "True", TRANSACTIONS),
+    Mutation(
+        "core/kafka/transactions.py",
+        "if not (self._contents.started or self._contents.undecidable):",
+        "if not self._contents.started:",
+        TRANSACTIONS,
+    ),
     Mutation("core/kafka/member_base.py", "if revoke is self._revoking:", "if self._revoking is not None:", MEMBER),
     Mutation("core/kafka/member.py", "if now >= self._session_ends:", "if now < 0:", MEMBER),
     # Bytes: entries that span feeds, deferred ones in their order, and whose epoch a position gets.

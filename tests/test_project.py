@@ -20,6 +20,8 @@ import odradek
 from odradek.cli.app import cli
 from odradek.pipeline.config import load
 
+from .mutations import MUTATIONS
+
 ROOT = Path(__file__).parent.parent
 SCRIPTS = ["setup", "test", "demo", "docs", "bench", "fuzz", "crates"]
 FOLDERS = [".ci", "benchmarks", "docs", "rust", "scripts", "src", "tests"]
@@ -328,3 +330,9 @@ def test_every_test_named_in_an_index_exists(index: str) -> None:
         if not re.search(rf"^(async )?def {test}\(", (ROOT / "tests" / file).read_text("utf-8"), re.MULTILINE)
     ]
     assert missing == []
+
+
+def test_every_mutation_has_its_text_and_its_tests() -> None:
+    lost = [each for each in MUTATIONS if (ROOT / "src/odradek" / each.file).read_text("utf-8").count(each.before) != 1]
+    assert not lost
+    assert not {test for each in MUTATIONS for test in each.tests if not (ROOT / test.split("::")[0]).exists()}
