@@ -350,6 +350,18 @@ def test_a_lost_connection_keeps_whole_messages_and_fetches_the_rest_again() -> 
     assert bench.next()[0].start() == len(encode_set([b"a", b"b"]))
 
 
+def test_a_lost_connection_does_not_raise_a_refusal_once_more() -> None:
+    bench, refused = Bench(), BrokerError(29, "TOPIC_AUTHORIZATION_FAILED")
+    bench.finish(bench.next()[0], error=refused)
+    with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+        bench[0].take(None, 0.0)
+    bench.scheduler.unblock(bench[0])
+    bench.resolve(bench[0])
+    assert bench.complete(bench.next()[0], lost=True)
+    bench.finish(bench.next()[0], error=refused)
+    assert bench[0].error is None and bench[0].state is CursorState.BACKING_OFF
+
+
 def test_a_position_that_could_not_be_resolved_is_retried_after_a_back_off() -> None:
     bench = Bench()
     bench.set.seek(tp(0), EARLIEST)

@@ -370,23 +370,15 @@ class Cursor:
             fetch.quota.freed()
             return False
         self.fetch = None
-        if fetch.high_watermark is not None and not lost:
+        if fetch.high_watermark is not None:
             self.watermarks = Watermarks(fetch.log_start, fetch.high_watermark, fetch.last_stable, None)
-        if not lost and fetch.error is None:
-            self.refusal_raised = False
         if lost:
             self._connection_lost(now)
         elif fetch.error is not None:
             self._reject(fetch.error, reset)
-        elif not fetch.received and not fetch.left_out:
-            self._accept_empty(fetch)
         else:
-            received = fetch.received
-            self.attempts = self.empty_responses = 0
-            self.share.received(received, fetch.max_bytes, fetch.next_entry_bytes, left_out=fetch.left_out)
-            self._accept_rows(received, fetch.had_tail, now)
-            if self.state is CursorState.IN_FLIGHT:
-                self._transition(CursorEvent.RECEIVE)
+            self.refusal_raised = False
+            self._accept(fetch, now)
         self.update()
         return True
 
@@ -422,13 +414,23 @@ class Cursor:
         self.decoder = None
         self._range.skip = self._tail = 0
 
+    def _accept(self, fetch: CursorFetch, now: float) -> None:
+        self.attempts = 0
+        if not fetch.received and not fetch.left_out:
+            self._accept_empty(fetch)
+            return
+        self.empty_responses = 0
+        self.share.received(fetch.received, fetch.max_bytes, fetch.next_entry_bytes, left_out=fetch.left_out)
+        self._accept_rows(fetch.received, fetch.had_tail, now)
+        if self.state is CursorState.IN_FLIGHT:
+            self._transition(CursorEvent.RECEIVE)
+
     def _accept_empty(self, fetch: CursorFetch) -> None:
         """The log has nothing after what was fetched. That is an error when it ends inside the message that should be
         the last before `until`: what a broker shows of a healthy log ends with a message (specification 3.1, 4.3), so
         the rest will never come."""
         decoder, until = self.decoder, self._range.until
         assert decoder is not None
-        self.attempts = 0
         self.share.received(0, fetch.max_bytes)
         if until is not None and decoder.position < until <= decoder.fetch_position:
             self.fail(CorruptMessage(str(self.partition), decoder.position, "the log ends inside this message"))
