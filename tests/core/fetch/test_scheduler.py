@@ -15,6 +15,7 @@ from odradek.core.interfaces import DecoderOptions
 from odradek.core.states import CursorState
 from odradek.errors import BrokerError, CorruptMessage, LogTruncated, OdradekError, OffsetOutOfRange
 from odradek.types import EARLIEST, Position, StartPosition, TopicPartition
+from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import MessageSetDecoder, encode_set
 
 LIMITS = ReadAheadLimits(read_ahead_bytes=1 << 20, fetch_bytes=1000, min_bytes=100)
@@ -316,6 +317,40 @@ def test_a_partition_without_its_position_is_reset_or_fails_as_the_policy_says()
     resetting.finish(resetting.next()[0], error=error)
     assert resetting[0].state is CursorState.RESOLVING and resetting[0].start is EARLIEST
     assert resetting.scheduler.next_to_resolve(0.0)[0] == [resetting[0]]
+
+
+def test_what_was_delivered_of_a_compressed_message_says_nothing_of_where_reading_is_reset_to() -> None:
+    bench = Bench(policy=FetchPolicy(POLICY.idle, POLICY.retry, reset=EARLIEST))
+    bench.set.seek(tp(0), Position(0), 2)
+    bench.resolve(bench[0])
+    bench.finish(bench.next()[0], error=OffsetOutOfRange(1, "OffsetOutOfRange"))
+    bench.resolve(bench[0])
+    (fetch,) = bench.next()
+    fetch.start()
+    fetch.feed(memoryview(encode_set([b"a", b"b", b"c"], CompressionType.GZIP)))
+    fetch.decompress()
+    fetch.received = 1
+    assert bench.complete(fetch)
+    assert len(bench[0].take(None, 0.0)) == 3
+
+
+def test_damage_in_bytes_of_two_fetches_is_an_error_when_it_is_there_once_more() -> None:
+    bench = Bench()
+    damaged = bytearray(encode_set([b"x" * 100]))
+    damaged[-1] ^= 1
+    for part in (damaged[:50], damaged[50:]) * 2:
+        (fetch,) = bench.next()
+        bench.finish(fetch, bytes(part))
+    with pytest.raises(CorruptMessage):
+        bench[0].take(None, 0.0)
+
+
+def test_a_batch_that_is_not_full_goes_before_a_position_is_resolved() -> None:
+    bench = Bench(policy=FetchPolicy(POLICY.idle, POLICY.retry, reset=EARLIEST))
+    bench.finish(bench.next()[0], ENTRIES)
+    assert not bench[0].batch_ready(10, 60.0, 0.0)
+    bench.finish(bench.next()[0], error=OffsetOutOfRange(1, "OffsetOutOfRange"))
+    assert bench[0].batch_ready(10, 60.0, 0.0)
 
 
 def test_a_truncated_log_is_read_on_from_its_end_or_fails_as_the_policy_says() -> None:
