@@ -53,13 +53,14 @@ async def connection_to(
     known: KnownVersions | None = None,
     options: ConnectionOptions = OPTIONS,
     clock: Any = anyio.current_time,
+    host: str = "b",
 ) -> AsyncIterator[KafkaConnection]:
     handshake = KafkaHandshake(
-        "b", 9092, Identity("me", "odradek", "1.0"), known or KnownVersions(clock), login, clock, lambda: 0.5
+        host, 9092, Identity("me", "odradek", "1.0"), known or KnownVersions(clock), login, clock, lambda: 0.5
     )
     async with anyio.create_task_group() as peer.group:
         connection = KafkaConnection(
-            "b",
+            host,
             9092,
             connect=peer.dial,
             handshake=handshake,
@@ -113,6 +114,58 @@ async def test_a_broker_that_does_not_answer_as_the_others_did_is_probed_the_nex
             await negotiate(connection)
         assert old.names() == ["ApiVersions 3"]
         assert (await negotiate(connection)).release == "0.8.2"
+
+
+BEFORE_4 = ApiVersionsResponse(api_keys=tuple(ApiVersion(api_key=key, max_version=4) for key in (0, 1, 3, 15, 18)))
+OF_4 = ApiVersionsResponse(
+    api_keys=tuple(ApiVersion(api_key=key, min_version=4 * (key == 1), max_version=4) for key in (0, 1, 3, 15, 18))
+)
+
+
+@pytest.mark.parametrize(
+    ("release", "names"),
+    [
+        ("0.9.0", ["ApiVersions 3", "DescribeGroups 0", "ListGroups 0"]),
+        ("0.8.2", ["ApiVersions 3", "FindCoordinator 0", "ApiVersions 0"]),
+    ],
+)
+async def test_an_old_broker_of_a_cluster_that_is_upgraded_is_known_without_a_wait(
+    release: str, names: list[str]
+) -> None:
+    known, old = KnownVersions(anyio.current_time), of_release(release)
+    async with connection_to(Peer({ApiVersionsRequest: lambda *_: BEFORE_4}), known=known) as connection:
+        await negotiate(connection)
+    async with connection_to(old, known=known, host="c") as connection:
+        assert (await negotiate(connection)).release == release
+    assert old.names() == names
+
+
+async def test_an_old_broker_whose_release_is_remembered_no_longer_is_probed_again_without_a_wait() -> None:
+    now = 0.0
+    known, old = KnownVersions(lambda: now), of_release("0.9.0")
+    async with connection_to(Peer({ApiVersionsRequest: lambda *_: BEFORE_4}), known=known) as connection:
+        await negotiate(connection)
+    for _ in range(2):
+        async with connection_to(old, known=known, host="c") as connection:
+            assert (await negotiate(connection)).release == "0.9.0"
+        now += 601.0
+    assert old.names().count("ApiVersions 3") == 2
+
+
+@pytest.mark.parametrize(
+    ("offered", "names"), [(BEFORE_4, ["ApiVersions 3", "DescribeGroups 0"]), (OF_4, ["ApiVersions 3"])]
+)
+async def test_only_beside_brokers_before_4_0_may_one_be_that_does_not_answer(
+    offered: ApiVersionsResponse, names: list[str]
+) -> None:
+    known = KnownVersions(anyio.current_time)
+    async with connection_to(Peer({ApiVersionsRequest: lambda *_: offered}), known=known) as connection:
+        await negotiate(connection)
+    other = Peer({ApiVersionsRequest: lambda *_: offered})
+    for _ in range(2):  # the second time it has answered
+        async with connection_to(other, known=known, host="c") as connection:
+            assert (await negotiate(connection)).release is None
+    assert other.names() == [*names, "ApiVersions 3"]
 
 
 async def test_the_client_names_itself() -> None:

@@ -19,7 +19,6 @@ from odradek.wire.kafka.messages.metadata import (
     ApiVersionsRequest,
     ApiVersionsResponse,
     MetadataRequest,
-    MetadataRequestTopic,
 )
 from odradek.wire.kafka.schema import Request, Response
 
@@ -70,31 +69,28 @@ ProbeFlow = Generator[Probe, ProbeOutcome, BrokerVersions]
 
 
 def probe_versions(
-    software: str, software_version: str, topic: str | None, at_most: Mapping[int, int] | None = None
+    software: str, software_version: str, second: Request[Any], at_most: Mapping[int, int] | None = None
 ) -> ProbeFlow:
     """Find the versions on a plaintext or TLS listener.
 
     Args:
         software: The client's name for the broker's log and metrics: letters, digits, `-` and `.`.
         software_version: Its version, with the same characters.
-        topic: A topic that the user wants to use, to keep the second response small; brokers may create it. None
-            requests all topics.
+        second: The request behind ApiVersions, which 0.9 answers, in version 0.
         at_most: API key -> highest version to use, as set by the user.
 
     Raises:
         Unsupported: The peer is not a broker, or expects another security protocol.
     """
-    topics = (MetadataRequestTopic(name=topic),) if topic is not None else ()
-    metadata = MetadataRequest(topics=topics)
     ask = ApiVersionsRequest(client_software_name=software, client_software_version=software_version)
-    outcome = yield Probe(((ask, FIRST_VERSION), (metadata, 0)), reconnect=True)
+    outcome = yield Probe(((ask, FIRST_VERSION), (second, 0)), reconnect=True)
     match outcome:
         case Received(0, response):
             return (yield from _negotiate(ask, response, at_most))
         case Received():
             return (yield from _confirm_09(at_most))
         case ConnectionClosed():
-            return (yield from _probe_08(metadata, at_most))
+            return (yield from _probe_08(at_most))
         case _:
             raise Unsupported("this address", "a Kafka broker on a plaintext or TLS listener: there was no response")
 
@@ -157,15 +153,15 @@ def _confirm_09(at_most: Mapping[int, int] | None) -> ProbeFlow:
     outcome = yield Probe(((messages.groups.ListGroupsRequest(), 0),))
     if isinstance(outcome, Received):
         return BrokerVersions.of_release("0.9.0", at_most)
-    raise Unsupported("this address", "a Kafka broker: it responds to Metadata, not to ApiVersions or ListGroups")
+    raise Unsupported("this address", "a Kafka broker: it responds neither to ApiVersions nor to ListGroups")
 
 
-def _probe_08(metadata: MetadataRequest, at_most: Mapping[int, int] | None) -> ProbeFlow:
+def _probe_08(at_most: Mapping[int, int] | None) -> ProbeFlow:
     """Distinguish the releases that close the connection after an unknown key, the newest first."""
     steps: tuple[tuple[str, Request[Any]], ...] = (
         ("0.8.2", messages.groups.FindCoordinatorRequest(key="odradek")),
         ("0.8.1", messages.groups.OffsetFetchRequest(group_id="odradek")),
-        ("0.8.0", metadata),
+        ("0.8.0", MetadataRequest(topics=())),
     )
     for release, request in steps:
         outcome = yield Probe(((request, 0),), reconnect=True)

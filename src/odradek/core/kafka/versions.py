@@ -43,6 +43,7 @@ class VersionRange(NamedTuple):
 # FindCoordinator from 4 on asks for several keys at once, which nothing here needs.
 _ADD_PARTITIONS_TO_TXN, _FIND_COORDINATOR = 24, 10
 _ALWAYS_AT_MOST = {_ADD_PARTITIONS_TO_TXN: 3, _FIND_COORDINATOR: 3}
+_DESCRIBE_GROUPS = 15
 # Above these, topics are named by id only.
 _OFFSET_COMMIT, _OFFSET_FETCH = 8, 9
 _WITHOUT_TOPIC_IDS = {ProduceRequest.SPEC.key: 12, FetchRequest.SPEC.key: 12, _OFFSET_COMMIT: 9, _OFFSET_FETCH: 9}
@@ -293,6 +294,12 @@ class BrokerVersions:
     def creates_named_topics(self) -> bool:
         """Every Metadata request creates the topics that it names, where brokers are configured to (before 0.11)."""
         return not self.has(MetadataRequest, 4)
+
+    @cached_property
+    def may_be_beside_0_9(self) -> bool:
+        """A broker of 0.9 may be in the same cluster: 4.0 lacks its versions of Fetch (KIP-896)."""
+        lacks = VersionRange(-1, -1)
+        return all(self.offered.get(key, lacks).first == 0 for key in (FetchRequest.SPEC.key, _DESCRIBE_GROUPS))
 
     @cached_property
     def lists_all_brokers(self) -> bool:

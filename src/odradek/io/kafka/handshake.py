@@ -33,7 +33,9 @@ from odradek.errors import (
 )
 from odradek.io.kafka.handshake_requests import ProbeRequest, RawToken, SaslRequest
 from odradek.io.requests import RECONNECT, Handshake
-from odradek.wire.kafka.messages.metadata import ApiVersionsRequest
+from odradek.wire.kafka import messages
+from odradek.wire.kafka.messages.metadata import ApiVersionsRequest, MetadataRequest
+from odradek.wire.kafka.schema import Request
 
 if TYPE_CHECKING:  # imported with the first login
     from odradek.core.kafka.sasl.authentication import Outgoing
@@ -125,9 +127,18 @@ class KnownVersions:
         until, versions = self._releases.get(address, (0.0, None))
         return versions if self._clock() < until else None
 
-    def expects_answer(self, address: str) -> bool:
-        """Return True if a broker need not be probed, but only asked for its versions."""
-        return self._answers and address not in self._unconfirmed
+    def second_request(self, address: str) -> Request[Any] | None:
+        """Return what to write behind ApiVersions, in version 0, for a broker that drops that (0.9).
+
+        None: the broker is only asked for its versions. Of the others, the first is sent a request that every server
+        has; after it, a broker that is not known yet gets one whose response is small.
+        """
+        known = self.latest.get(address)
+        if not self._answers or address in self._unconfirmed or (known is not None and known.release is not None):
+            return MetadataRequest(topics=())
+        if known is None and self.all_have(lambda versions: versions.may_be_beside_0_9):
+            return messages.groups.DescribeGroupsRequest()
+        return None
 
     def learn(self, address: str, versions: BrokerVersions) -> None:
         """Remember the outcome of a probe."""
@@ -224,15 +235,15 @@ class KafkaHandshake:
         if known is not None:
             return known
         software, version = self._identity.software, self._identity.version
-        asks_only = self._login is not None or self._known.expects_answer(self._address)
-        flow = probe_after_sasl(software, version) if asks_only else probe_versions(software, version, None)
+        second = None if self._login is not None else self._known.second_request(self._address)
+        flow = probe_after_sasl(software, version) if second is None else probe_versions(software, version, second)
         try:
             versions = yield from self._probe(flow)
             if versions.release is not None and versions.release.startswith("0.8"):
                 versions = yield from self._confirmed(versions)
         except OdradekError as error:
             self._known.forget(self._address)
-            if isinstance(error, Unsupported) and asks_only and self._login is None:
+            if isinstance(error, Unsupported) and second is None and self._login is None:
                 raise Unsupported("this client", "a response to ApiVersions, as other brokers gave it") from error
             raise
         self._known.learn(self._address, versions)
