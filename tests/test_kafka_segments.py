@@ -21,7 +21,7 @@ from odradek.errors import ConfigError, CorruptMessage, OdradekError
 from odradek.segments import KafkaLog, LeaderEpoch, SegmentedLog, StoredProducerState
 from odradek.types import Record, TimestampType, TopicPartition
 from odradek.wire.compression import CompressionType
-from odradek.wire.kafka.records.encode import encode_batch
+from odradek.wire.kafka.records.encode import encode_batch, encode_message_set
 
 from .columns import ENGINES, using
 from .kafka_logs import T0, batch, index_of, marker, messages, with_crc, write_log
@@ -518,6 +518,44 @@ def test_a_damaged_length_is_damage_and_not_a_torn_end(tmp_path: Path, start: in
     faults = log.verify().faults
     assert [f.position for f in faults] == [start]
     assert log.end == (start or 200)
+
+
+@pytest.mark.parametrize(
+    "following",
+    [
+        [messages(range(5, 9), magic=0, compression=CompressionType.GZIP)],
+        [messages(range(5, 9), magic=1, compression=CompressionType.SNAPPY)],
+        [batch([90_000])],  # compaction took what was in between
+        [b"a damaged one", batch([70, 71])],
+    ],
+    ids=["gzip-0", "snappy-1", "hole", "damaged"],
+)
+def test_a_damaged_length_is_damage_whatever_offset_follows(tmp_path: Path, following: list[bytes]) -> None:
+    data = bytearray(batch([4]))
+    data[8:12] = (1 << 20).to_bytes(4, "big")
+    log = opened(write_log(tmp_path / "t-0", {0: batch(range(4)) + data + b"".join(following)}))
+    with pytest.raises(CorruptMessage, match="entries follow it") as caught:
+        records(log)
+    assert caught.value.position == 4
+    assert [f.position for f in log.verify().faults] == [4]
+
+
+@pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.SNAPPY, CompressionType.LZ4])
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_a_torn_end_is_no_damage_whatever_is_in_it(tmp_path: Path, magic: int, compression: CompressionType) -> None:
+    sets = {
+        "zeros": bytes(100_000),
+        "messages": messages(range(4, 40), magic=0) + b"x" * 40,
+        "batches": b"".join(batch([offset]) for offset in range(4, 40)) + b"x" * 40,
+    }
+    for name, value in sets.items():
+        last = encode_batch([value] * 2, base_offset=4, compression=compression)
+        if magic < 2:
+            last = encode_message_set([value], None, None, magic=magic, compression=compression)
+            last = (4).to_bytes(8, "big") + last[8:]
+        log = opened(write_log(tmp_path / f"{name}-0", {0: batch(range(4)) + last[:-1]}))
+        assert [r.position for r in records(log)] == [0, 1, 2, 3]
+        assert [f.reason.split(":")[0] for f in log.verify().faults] == ["torn tail"]
 
 
 @pytest.mark.parametrize("offset", [b"\xff" * 8, b"\x80" + bytes(7), b"\x7f" + b"\xff" * 7])

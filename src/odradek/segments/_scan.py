@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import struct
 from collections.abc import Iterator
 from enum import Enum
@@ -30,6 +31,7 @@ _MESSAGE_TIME = struct.Struct(">q")
 _LARGE_BYTES = 64 * KiB  # behind an entry of this size only the next header is read, not a chunk
 _LITTLE_READ = 4 * KiB
 _MOST_TRIES = 64  # of what looks like an entry, each of which may be large
+_MATCHED_BYTES = 17  # of an entry that is looked for: up to its magic
 _MAX_OFFSET = (1 << 63) - 1
 _NO_PRODUCER = -1
 
@@ -195,25 +197,50 @@ class EntryScan:
         return ScanStop.ZEROS, f"the last {self._size - self.at} bytes are zeros, which were never written"
 
     def _has_sound_entry(self, head: memoryview, left: int) -> bool:
-        """Return True if the entry that must come next is somewhere in the rest of the file."""
+        """Return True if entries behind this one are somewhere in the rest of the file, and lead to its end."""
         following = batch_header(head).next_offset if head[16] == 2 else _START.unpack_from(head)[0] + 1
-        wanted = following.to_bytes(8, "big")
+        pattern = _entries_from(following)
         at, tail, tries = self.at + 1, b"", 0
-        while left > len(wanted) and at < self._size:
+        while at < self._size:
             self._file.seek(at)
             if not (chunk := self._file.read(CHUNK_BYTES)):
                 break
             data, first = tail + chunk, at - len(tail)
-            index = data.find(wanted)
-            while index >= 0:
-                if read_sound_entry(self._file, first + index, self._size) is not None:
+            match = pattern.search(data)
+            while match is not None:
+                entry = read_sound_entry(self._file, first + match.start(), self._size)
+                if entry is not None and entry.base_offset >= following and self._leads_to_end(entry):
                     return True
                 tries += 1
                 if tries == _MOST_TRIES:
                     return False
-                index = data.find(wanted, index + 1)
-            at, tail = at + len(chunk), data[-len(wanted) + 1 :]
+                match = pattern.search(data, match.start() + 1)
+            at, tail = at + len(chunk), data[-_MATCHED_BYTES + 1 :]
         return False
+
+    def _leads_to_end(self, entry: StoredEntry) -> bool:
+        """Return True if entry follows entry up to the end of the file. Those in a record's value do not."""
+        at, least = entry.end, entry.next_offset
+        while at < self._size:
+            self._file.seek(at)
+            head = self._file.read(HEAD_BYTES)
+            if len(head) < HEAD_BYTES:
+                break
+            offset, length = _START.unpack_from(head)
+            if offset < least or length < MIN_MESSAGE_LENGTH or head[16] > 2:
+                return False
+            at, least = at + 12 + length, offset + 1
+        return True
+
+
+def _entries_from(offset: int) -> re.Pattern[bytes]:
+    """Return what the headers of entries look like, up to the magic, that have this offset or one not far behind it:
+    a compressed message has the offset of its last record, and compaction leaves holes."""
+    starts = sorted({(offset >> 24).to_bytes(5, "big"), (offset + (1 << 16) >> 24).to_bytes(5, "big")})
+    too_small = b"\\0\\0\\0[\\0-\\x%02x]" % (MIN_MESSAGE_LENGTH - 1)
+    return re.compile(
+        b"(?:%s)...(?!%s)[\\0-\\x10].{7}[\\0-\\2]" % (b"|".join(map(re.escape, starts)), too_small), re.DOTALL
+    )
 
 
 def _impossible(head: memoryview, offset: int, size: int) -> tuple[ScanStop, str] | None:
