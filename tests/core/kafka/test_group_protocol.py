@@ -13,11 +13,16 @@ from odradek.core.kafka.member_states import MemberSettings
 from odradek.core.kafka.versions import BrokerVersions, VersionRange
 from odradek.errors import ConfigError, Unsupported
 from odradek.wire.kafka.error_codes import ErrorCode
-from odradek.wire.kafka.messages.groups import ConsumerGroupHeartbeatResponse, HeartbeatResponse
+from odradek.wire.kafka.messages.groups import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    HeartbeatResponse,
+)
 
 EVERYTHING = {key: VersionRange(*api.versions) for key, api in APIS.items()}
 NEW = BrokerVersions(EVERYTHING, {"group.version": 1})
 SWITCHED_OFF = BrokerVersions(EVERYTHING)
+PREVIEW = BrokerVersions({**EVERYTHING, ConsumerGroupHeartbeatRequest.SPEC.key: VersionRange(0, 0)})
 OLD = BrokerVersions.of_release("0.9.0")
 SETTINGS = MemberSettings("g", session_timeout_s=30.0)
 
@@ -35,6 +40,8 @@ def choose(versions: BrokerVersions, **fields: Any) -> GroupProtocol:
         (NEW, {"group_protocol": "classic"}, GroupProtocol.CLASSIC),
         (NEW, {"group_protocol": "consumer"}, GroupProtocol.CONSUMER),
         (SWITCHED_OFF, {}, GroupProtocol.CLASSIC),
+        (SWITCHED_OFF, {"group_protocol": "consumer"}, GroupProtocol.CONSUMER),
+        (PREVIEW, {}, GroupProtocol.CLASSIC),
         (OLD, {}, GroupProtocol.CLASSIC),
     ],
 )
@@ -50,7 +57,7 @@ def test_brokers_assign_where_they_can_unless_the_subscription_says_otherwise(
         (BrokerVersions.of_release("0.8.2"), {}, Unsupported, r"Kafka 0\.9: .* use a reader, .* its `group`"),
         (OLD, {"consumer_id": "one"}, Unsupported, r"Kafka 2\.3"),
         (OLD, {"revoke_within": 30.0}, ConfigError, "revoke_within=30 .* session timeout, 30 s"),
-        (SWITCHED_OFF, {"group_protocol": "consumer"}, Unsupported, r"Kafka 4\.0, with group\.version 1"),
+        (PREVIEW, {"group_protocol": "consumer"}, Unsupported, r"Kafka 4\.0, with group\.version 1"),
         (NEW, {"group_protocol": "consumer", "assignors": ["range"]}, ConfigError, "assignors have no effect"),
     ],
 )

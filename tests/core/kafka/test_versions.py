@@ -211,9 +211,10 @@ def test_the_second_transaction_protocol_needs_the_finalized_feature() -> None:
     assert not BrokerVersions(MODERN.offered, {"transaction.version": 1}).has_transactions_v2
 
 
-def test_the_consumer_protocol_needs_the_feature_and_no_preview() -> None:
-    assert MODERN.has_consumer_protocol
-    assert not BrokerVersions(MODERN.offered).has_consumer_protocol
+def test_the_consumer_protocol_is_no_preview_and_whether_it_is_on_says_the_coordinator() -> None:
+    assert MODERN.has_consumer_protocol and MODERN.has_consumer_protocol_on
+    off = BrokerVersions(MODERN.offered)
+    assert off.has_consumer_protocol and not off.has_consumer_protocol_on
     preview = BrokerVersions({**MODERN.offered, 68: VersionRange(0, 0)}, MODERN.finalized)
     assert not preview.has_consumer_protocol  # 3.7 to 3.9
     assert not BrokerVersions({}).has_consumer_protocol

@@ -13,7 +13,7 @@ from tests.io.kafka.peer import EVERYTHING
 from tests.io.kafka.test_membership import METADATA, A, B, Coordinator, Listener, driver_at, member_of
 
 from odradek.core.interfaces import Subscription
-from odradek.errors import BrokerError, Fenced
+from odradek.errors import BrokerError, Fenced, Unsupported
 from odradek.io.kafka.heartbeat_thread import SentHeartbeat
 from odradek.types import Position, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
@@ -188,6 +188,28 @@ async def test_a_protocol_that_was_asked_for_is_never_replaced(monkeypatch: pyte
                 await member.run(Listener())
             await member.leave()
     assert not peer.of(JoinGroupRequest)
+
+
+async def test_a_protocol_that_is_switched_on_while_a_cluster_is_connected_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By `group.version`. Connections that were opened before have said that it is off."""
+    peer, listener = AssigningCoordinator(), Listener()
+    peer.answers[ApiVersionsRequest] = lambda request, version: EVERYTHING
+    peer.errors[ConsumerGroupHeartbeatRequest] = [ErrorCode.UNSUPPORTED_VERSION]
+    async with driver_at(peer, monkeypatch) as driver:
+        member = driver.membership(Subscription("g", {"t": 1}, group_protocol="consumer"))
+        with anyio.fail_after(10):
+            with pytest.raises(Unsupported, match=r"needs Kafka 4\.0, with group\.version 1"):
+                await member.run(listener)
+            await member.leave()
+        member = driver.membership(Subscription("g", {"t": 1}, group_protocol="consumer"))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(member.run, listener)
+            await listener.until(1)
+            tasks.cancel_scope.cancel()
+        await member.leave()
+    assert listener.calls == [("assign", BOTH)]
 
 
 GONE = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)

@@ -421,26 +421,40 @@ async def test_a_block_may_be_cancelled_at_any_moment(
     assert peer.done, "records were accepted before the last cancellation"
 
 
-@pytest.mark.parametrize("release", ["3.9", "4.0", "4.1"])
+@pytest.mark.parametrize("release", ["3.9", "4.0"])
 async def test_a_cluster_without_share_groups_is_named_with_the_release_that_has_them(
     release: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The early access of 4.0 has version 0 of the requests, and 4.1 has the feature off unless it is asked for."""
+    """The early access of 4.0 has version 0 of the requests."""
     peer, keys = SharingBroker(), {each.SPEC.key for each in SHARE_REQUESTS}
     apis = {api.api_key: api for api in EVERYTHING.api_keys}
     if release == "3.9":
         apis = {key: api for key, api in apis.items() if key not in keys}
-    elif release == "4.0":
+    else:
         apis |= {key: ApiVersion(api_key=key, min_version=0, max_version=0) for key in keys}
-    features = () if release == "4.1" else (FEATURE,)
     peer.answers[ApiVersionsRequest] = lambda request, version: ApiVersionsResponse(
-        api_keys=tuple(apis.values()), finalized_features=features
+        api_keys=tuple(apis.values()), finalized_features=(FEATURE,)
     )
     async with driver_at(peer, monkeypatch) as driver:
         with pytest.raises(Unsupported, match=r"a share group .* needs Kafka 4\.1, and share\.version 1"):
             async with consumer_of(driver):
                 raise AssertionError("entered")
     assert [each.message for each in caplog.records] == [], "what is raised is not logged as well"
+
+
+async def test_share_groups_that_are_switched_on_while_a_cluster_is_connected_are_joined(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As `share.version` of 4.1. Connections that were opened before have said that it is off."""
+    peer = SharingBroker()
+    peer.answers[ApiVersionsRequest] = lambda request, version: EVERYTHING
+    peer.refuse = Refusal(ShareGroupHeartbeatRequest, first, E.UNSUPPORTED_VERSION)
+    async with driver_at(peer, monkeypatch) as driver:
+        with pytest.raises(Unsupported, match=r"a share group .* needs Kafka 4\.1, and share\.version 1"):
+            async with consumer_of(driver):
+                raise AssertionError("entered")
+        async with consumer_of(driver) as consumer:
+            assert await anext(consumer)
 
 
 def _session_of(consumer: ShareConsumer) -> ShareSession:

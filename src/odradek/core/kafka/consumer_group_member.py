@@ -366,7 +366,7 @@ class ConsumerGroupMember(BaseMember[ConsumerGroupState, ConsumerGroupEvent]):
             # Also until the session of this one's predecessor has timed out, where a static member joins.
             self._in_flight.back_off(now, backoff_s)
         elif error == ErrorCode.UNSUPPORTED_VERSION:
-            self._fail(Unsupported("the consumer group protocol of KIP-848", "a cluster with group.version 1 or later"))
+            self._fail(Unsupported('group_protocol="consumer"', "Kafka 4.0, with group.version 1 or later"))
         elif error in (ErrorCode.FENCED_INSTANCE_ID, ErrorCode.UNRELEASED_INSTANCE_ID):
             self._fail(Fenced(f"group instance {self.settings.instance_id}", text or error.name))
         else:

@@ -65,7 +65,7 @@ def group_protocol(subscription: Subscription, settings: MemberSettings, version
             f"{settings.session_timeout_s:g} s: use less, or a longer Tuning.session_timeout"
         )
     if subscription.group_protocol is None:
-        automatic = versions.has_consumer_protocol and subscription.assignors is None
+        automatic = versions.has_consumer_protocol_on and subscription.assignors is None
         return GroupProtocol.CONSUMER if automatic else GroupProtocol.CLASSIC
     protocol = GroupProtocol(subscription.group_protocol)
     if protocol is GroupProtocol.CONSUMER:

@@ -217,7 +217,7 @@ class ShareMember(BaseMember[ShareMemberState, ShareMemberEvent]):
         elif error.retriable or 0 < self._unknown_errors <= MAX_UNKNOWN_ERRORS:
             self._in_flight.back_off(now, backoff_s)
         elif error == ErrorCode.UNSUPPORTED_VERSION:
-            self._fail(Unsupported("a share group", "a cluster with share.version 1 or later (Kafka 4.2)"))
+            self._fail(Unsupported("a share group", "Kafka 4.1, and share.version 1"))
         else:
             self._fail(broker_error(error, f"{what}: {text}" if text else what))
 

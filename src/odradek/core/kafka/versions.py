@@ -376,15 +376,21 @@ class BrokerVersions:
 
     @cached_property
     def has_consumer_protocol(self) -> bool:
-        """Groups under KIP-848. The previews of 3.7 to 3.9, where brokers choose the ids of members, do not count."""
-        return (
-            self.has(messages.groups.ConsumerGroupHeartbeatRequest, 1) and self.finalized.get("group.version", 0) >= 1
-        )
+        """Brokers know groups under KIP-848. The previews of 3.7 to 3.9, where they choose the ids of members, do not
+        count."""
+        return self.has(messages.groups.ConsumerGroupHeartbeatRequest, 1)
+
+    @cached_property
+    def has_consumer_protocol_on(self) -> bool:
+        """The cluster had `has_consumer_protocol` switched on when the connection was opened. Whether it has by now
+        says the coordinator."""
+        return self.has_consumer_protocol and self.finalized.get("group.version", 0) >= 1
 
     @cached_property
     def has_share_groups(self) -> bool:
-        """Share groups (KIP-932): a preview in 4.1, final since 4.2."""
-        return self.has(messages.share_groups.ShareFetchRequest, 1) and self.finalized.get("share.version", 0) >= 1
+        """Brokers know share groups (KIP-932): a preview in 4.1, final since 4.2. Whether the cluster has them switched
+        on (`share.version`) says the coordinator."""
+        return self.has(messages.share_groups.ShareFetchRequest, 1)
 
     @cached_property
     def has_offsets(self) -> bool:
