@@ -421,6 +421,27 @@ async def test_a_block_may_be_cancelled_at_any_moment(
     assert peer.done, "records were accepted before the last cancellation"
 
 
+@pytest.mark.parametrize("first", [120, 200])
+async def test_a_second_native_cancellation_while_a_member_leaves_is_raised_and_it_leaves(
+    first: int, monkeypatch: pytest.MonkeyPatch, anyio_backend_name: str
+) -> None:
+    """Otherwise the coordinator would keep partitions for it until its session has timed out."""
+    if anyio_backend_name != "asyncio":
+        return
+    for second in range(1, 40, 2):
+        peer = SharingBroker(records=8, per_fetch=3)
+        with anyio.fail_after(5):
+            async with driver_at(peer, monkeypatch) as driver:
+                task = asyncio.create_task(consume(driver, "implicit"))
+                for checkpoints in (first, second):
+                    for _ in range(checkpoints):
+                        await asyncio.sleep(0)
+                    task.cancel()
+                await asyncio.wait([task])
+                assert task.cancelled()
+                assert (peer.held, peer.members, peer.sessions) == ({}, {}, {}), second
+
+
 @pytest.mark.parametrize("release", ["3.9", "4.0"])
 async def test_a_cluster_without_share_groups_is_named_with_the_release_that_has_them(
     release: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -268,15 +268,23 @@ class ShareConsumer:
         """Send the acknowledgements, release everything else, and leave the group, within `exit_within`, also when the
         block was cancelled.
 
+        Cancellation while it runs: not by anyio's scopes and trio; a native `Task.cancel` is raised once it has left.
+        Another one ends that, too, and the group keeps the member until its session has timed out.
+
         Raises:
             GroupError: Acknowledgements that have no effect, unless the block raises an exception itself.
             DeadlineError: Leaving took too long; what was acquired is delivered again when its locks have expired.
         """
         if kind is None:
             self._accept_current()
+        deadline = anyio.current_time() + self._exit_within
         try:
             with anyio.CancelScope(shield=True):
-                leaving = await self._leave()
+                leaving = await self._leave(deadline)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._leave(deadline)
+            raise
         finally:
             await self._background.stop()
         if leaving is not None and kind is None:
@@ -284,10 +292,10 @@ class ShareConsumer:
         if leaving is not None and leaving is not error:
             log.warning("share group %s: while leaving: %s", self._subscription.group, leaving)
 
-    async def _leave(self) -> OdradekError | None:
+    async def _leave(self, deadline: float) -> OdradekError | None:
         """Leave within the time limit; return what went wrong."""
         try:
-            with anyio.fail_after(self._exit_within):
+            with anyio.fail_after(deadline - anyio.current_time()):
                 await self._group.leave()
                 await self._group.flush()
         except TimeoutError:
