@@ -22,6 +22,7 @@ from odradek.core.kafka.transaction_requests import GroupMetadata
 from odradek.errors import BrokerError, ConfigError, Fenced, LocalProtocolError, RemoteProtocolError
 from odradek.types import TopicPartition
 from odradek.wire.kafka.embedded import ConsumerProtocolSubscription, decode_versioned
+from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.groups import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -38,7 +39,7 @@ from odradek.wire.kafka.messages.groups import (
 )
 from odradek.wire.kafka.schema import Response
 
-S = ClassicMemberState
+S, E = ClassicMemberState, ErrorCode
 TOPICS = without_racks({"t": 4, "u": 1})
 
 
@@ -452,6 +453,20 @@ def test_an_unknown_error_of_the_server_is_passed_over_ten_times_in_a_row() -> N
         driver.heartbeat(-1)
     lost, fail = driver.poll()
     assert lost == Lost(tp(0)) and isinstance(fail, Fail) and "UNKNOWN_SERVER_ERROR" in str(fail.error)
+
+
+@pytest.mark.parametrize(
+    ("error", "names"),
+    [
+        (E.INVALID_SESSION_TIMEOUT, ["Tuning.session_timeout is 45 s", "group.max.session.timeout.ms"]),
+        (E.GROUP_MAX_SIZE_REACHED, ["group.max.size"]),
+    ],
+)
+def test_an_error_that_an_option_causes_names_it(error: ErrorCode, names: list[str]) -> None:
+    driver = Driver().coordinated()
+    driver.expect(JoinGroupRequest, JoinGroupResponse(error_code=error))
+    (fail,) = driver.poll()
+    assert isinstance(fail, Fail) and all(name in str(fail.error) for name in names)
 
 
 @pytest.mark.parametrize("code", [23, 24, 26, 30, 35, 81, 999])

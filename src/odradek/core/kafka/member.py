@@ -356,7 +356,9 @@ class Member(BaseMember[ClassicMemberState, ClassicMemberEvent]):
                     Fenced(f"group instance {self.settings.instance_id}", f"{api} was answered with {error.name}")
                 )
             case MemberReaction.FAIL:
-                self._fail(broker_error(error, f"{api} of group {self.settings.group}"))
+                failure = broker_error(error, f"{api} of group {self.settings.group}")
+                failure.hint = _hint(error, self.settings)
+                self._fail(failure)
 
     def _lose(self, reason: str, *, forget_id: bool) -> None:
         """Drop everything: the coordinator does not know the generation, or the member."""
@@ -368,3 +370,15 @@ class Member(BaseMember[ClassicMemberState, ClassicMemberEvent]):
     def _drop(self, reason: str) -> None:
         self.generation = NO_GENERATION
         super()._drop(reason)
+
+
+def _hint(error: ErrorCode, settings: MemberSettings) -> str:
+    """Return what to do about an error that ends a member, or an empty string."""
+    if error == ErrorCode.INVALID_SESSION_TIMEOUT:
+        return (
+            f"Tuning.session_timeout is {settings.session_timeout_s:g} s: brokers take what is between their "
+            "group.min.session.timeout.ms and group.max.session.timeout.ms"
+        )
+    if error == ErrorCode.GROUP_MAX_SIZE_REACHED:
+        return "the brokers' group.max.size is the number of members that a group may have"
+    return ""
