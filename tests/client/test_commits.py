@@ -11,6 +11,7 @@ import anyio.lowlevel
 import pytest
 from tests.client.one_member import consuming, make_cluster, numbered, tp, until
 
+from odradek.client.consumer import committer
 from odradek.client.consumer.committer import Committer
 from odradek.client.consumer.consumer import Consumer
 from odradek.client.consumer.group_batches import GroupBatch
@@ -32,6 +33,20 @@ async def test_a_batch_is_committed_once_it_is_done() -> None:
         assert await consumer.commit() == {tp(): 4}
         assert await consumer.commit() == {}, "nothing new"
     assert cluster.committed("g") == {tp(): 4}
+
+
+async def test_a_position_that_does_not_move_is_stored_again_after_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers before 2.1 forget one that was not stored for a day, also while its group is at work."""
+    cluster = make_cluster()
+    async with consuming(cluster) as consumer:
+        assert (await anext(consumer.batches(max_records=4))).done()
+        assert await consumer.commit() == {tp(): 4} and await consumer.commit() == {}
+        cluster._state.group("g").committed.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(committer, "STORED_AGAIN_S", 0.0)
+            assert await consumer.commit() == {tp(): 4}
+        assert cluster.committed("g") == {tp(): 4}
+        assert await consumer.commit() == {}
 
 
 async def test_batches_done_out_of_order_are_committed_in_order() -> None:

@@ -18,6 +18,10 @@ __all__ = ["Committer"]
 
 log = logging.getLogger("odradek.consumer")
 
+STORED_AGAIN_S = 600.0
+"""Positions that have not moved are stored again after this time (s). Brokers before 2.1 forget what was not stored for
+offsets.retention.minutes, a day by default, also while the group has members (KIP-211)."""
+
 
 class Committer:
     """Stores the positions up to which records are done, or says which ones a transaction is to store.
@@ -45,6 +49,7 @@ class Committer:
         self._observation = observation
         self._one_at_a_time = anyio.Lock()
         self._outcomes_known = True  # of all commits so far
+        self._stored_all_at: float | None = None  # when all positions were stored, and not only those that had moved
         self._scope: anyio.CancelScope | None = None
         self.commits = self.failed_commits = 0
 
@@ -58,8 +63,19 @@ class Committer:
             chosen = self._progress
             if partitions is not None:
                 chosen = {p: self._progress[p] for p in self._progress.keys() & set(partitions)}
-            due = {p: at for p, progress in chosen.items() if (at := progress.to_commit) is not None}
-            return await self._store(due) if due else {}
+            now = anyio.current_time()
+            if self._stored_all_at is None:
+                self._stored_all_at = now
+            again = partitions is None and now - self._stored_all_at >= STORED_AGAIN_S
+            due = {
+                p: at
+                for p, progress in chosen.items()
+                if (at := progress.to_commit_again if again else progress.to_commit) is not None
+            }
+            stored = await self._store(due) if due else {}
+            if again:
+                self._stored_all_at = now
+            return stored
 
     async def commit_at(
         self, positions: Mapping[TopicPartition, Position], metadata: Mapping[TopicPartition, str]

@@ -157,8 +157,13 @@ class PartitionProgress:
         """`position` if it is known and not stored already, nor to be stored by a transaction, else None."""
         if self._first is None and self._floor == self.committed:
             return None  # as all quiet partitions, of which there may be thousands
-        position = self.position
-        return None if position == self.committed or self.stored_by_transactions or self.log_gone else position
+        position = self.to_commit_again
+        return None if position == self.committed else position
+
+    @property
+    def to_commit_again(self) -> Position | None:
+        """The same whether it is stored already or not."""
+        return None if self.stored_by_transactions or self.log_gone else self.position
 
     def position_after(self, spans: Collection[DeliveredSpan]) -> Position | None:
         """Return the position that may be committed once these spans are done; None if a span before them is not."""
