@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from odradek.pipeline.delta import DeltaTable
-from odradek.pipeline.errors import TableConflict, TableMismatch
+from odradek.pipeline.errors import TableConflict, TableMismatch, TableReplaced
 from odradek.pipeline.flow import FlowRun
 from odradek.pipeline.merge import MergeRule, check_rule
 from odradek.pipeline.table import make_table
@@ -164,6 +164,29 @@ def test_another_application_that_deletes_rows_meanwhile_does_not_stop_a_merge(
     monkeypatch.setattr(DeltaTable, "_merge", delete_and_merge)
     merge(table, 2, rows((2, b"a", 2, b"2")))
     assert content(table) == {2: (b"a", b"2")}
+
+
+@pytest.mark.parametrize("at", ["load", "merge"])
+def test_a_table_that_others_restore_at_the_last_moment_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """The version that the merge is made on is the one whose newest record was looked at."""
+    table = table_of(tmp_path, LAST)
+    for batch in (1, 2):
+        merge(table, batch, rows((batch, b"%d" % batch, 1, b"x")))
+    data = write(table, "b3", rows((3, b"3", 1, b"x")))
+    owner, name = (DeltaTable, "_merge") if at == "load" else (deltalake.DeltaTable, "merge")
+    original: Any = getattr(owner, name)
+    moments = iter([lambda: deltalake.DeltaTable(table.options.storage.root).restore(1)])
+
+    def restore_first(*arguments: Any, **more: Any) -> Any:
+        next(moments, lambda: None)()
+        return original(*arguments, **more)
+
+    monkeypatch.setattr(owner, name, restore_first)
+    with pytest.raises(TableReplaced, match="its newest batch is 1, and this is batch 3"):
+        table.merge([data], NO_TOMBSTONES, commit(3, 30))
+    assert content(table) == {1: (b"1", b"x")}
 
 
 @pytest.mark.parametrize("rule", [MergeRule(last_by=("user",)), MergeRule(unique="user", hours=1)])

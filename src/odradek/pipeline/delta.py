@@ -201,12 +201,11 @@ class DeltaTable(Table):
         return self._read([name, RECORD_TIME], (pc.field(RECORD_TIME) >= first) & (pc.field(RECORD_TIME) <= last))
 
     def _merge(self, rule: MergeRule, rows: pa.Table, commit: Commit) -> None:
-        table = deltalake.DeltaTable(self.where, storage_options=self._store)
         columns = {f"`{name}`": f"s.`{name}`" for name in self.schema.names}
         # A column of another program stays as it is. One that the flow has no more gets a null, like those of new rows.
         own = {field.name for field in self.schema if MADE_BY in (field.metadata or {})} | self._written
         updates = {f"`{name}`": f"s.`{name}`" for name in self.schema.names if name in own}
-        merge = table.merge(
+        merge = self.loaded.merge(
             rows, _condition(rule, rows), source_alias="s", target_alias="t", commit_properties=self._properties(commit)
         )
         if rule.last_by:
