@@ -15,6 +15,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.types import LongType
 
 from odradek.errors import ConfigError
 from odradek.pipeline.commits import Commit
@@ -167,6 +168,36 @@ def _delete_by_another(table: Table) -> None:
         from pyiceberg.catalog import load_catalog
 
         load_catalog("odradek", **o.catalog).load_table(o.name).delete("offset == 3")
+
+
+@pytest.mark.parametrize("change", ["rename", "drop", "widen"])
+def test_an_iceberg_batch_is_committed_although_others_change_columns_and_rows(tmp_path: Path, change: str) -> None:
+    """Files have the ids of columns: their names and types in the table may be others by the time of the commit."""
+    table = created(tmp_path, "iceberg")
+    table.evolve(pa.schema([pa.field("size", pa.int32())]))
+    table.append([write(table, "a", _sized(0))], commit(1, 10))
+    mine = write(table, "b", _sized(10))
+    other = make_table(table.options)
+    assert other.refresh()
+    with other.loaded.update_schema() as update:
+        match change:
+            case "rename":
+                update.rename_column("size", "length")
+            case "drop":
+                update.delete_column("size")
+            case _:
+                update.update_column("size", LongType())
+    _delete_by_another(table)
+    table.append([mine], commit(2, 20))
+    assert [each.batch for each in table.commits()] == [2, 1, 0]
+    name = {"rename": "length", "drop": "offset"}.get(change, "size")
+    values = {row[name] for batch in table.rows([name, "offset"], (10, 20)) for row in batch.to_pylist()}
+    assert values >= set(range(10, 20))
+
+
+def _sized(first: int) -> pa.Table:
+    data = rows(first, 10)
+    return data.append_column("size", data["offset"].cast(pa.int32()))
 
 
 @KINDS

@@ -242,10 +242,10 @@ class IcebergTable(Table):
             ExpireSnapshots(transaction).by_ids(old).commit()
 
     def _data_file(self, file: DataFile) -> IcebergFile:
-        metadata, schema = self.loaded.metadata, self.loaded.schema()
+        schema = arrow_io.pyarrow_to_schema(file.footer.schema.to_arrow_schema())  # of the table when it was written
         statistics = arrow_io.data_file_statistics_from_parquet_metadata(
             file.footer,
-            arrow_io.compute_statistics_plan(schema, metadata.properties),
+            arrow_io.compute_statistics_plan(schema, self.loaded.metadata.properties),
             arrow_io.parquet_path_to_id_mapping(schema),
         )
         return IcebergFile.from_args(
