@@ -19,7 +19,15 @@ from odradek.io.http import closing_handshakes
 from odradek.io.retry import retry
 from odradek.io.security import SECURITY, Security, TokenProvider
 from odradek.io.tls import client_context
-from odradek.registry.schemas import Reference, RegisteredSchema, RegistryError, Schema, SchemaId, complete
+from odradek.registry.schemas import (
+    MISSING_CODES,
+    Reference,
+    RegisteredSchema,
+    RegistryError,
+    Schema,
+    SchemaId,
+    complete,
+)
 from odradek.registry.serdes import RegistrySerde, SerdeOptions, load_format
 from odradek.registry.shared_calls import SharedCalls
 
@@ -34,8 +42,6 @@ MAX_KEPT = 10_000
 """Answers that are remembered, unknown ids as well: damaged values can have four billion."""
 UNKNOWN_S = 60.0
 """Time for which an id that the registry does not know counts as unknown (s)."""
-MISSING_CODES = (40401, 40402, 40403)
-"""Error codes: there is no such subject, version or schema."""
 SERIALIZED = "?format=serialized"
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from odradek.errors import OdradekError
 
 __all__ = [
+    "MISSING_CODES",
     "Dependency",
     "PayloadError",
     "Reference",
@@ -17,6 +18,10 @@ __all__ = [
     "SchemaId",
     "complete",
 ]
+
+MISSING_CODES = (40401, 40402, 40403)
+"""Error codes of a registry that has no such subject, version or schema. Whatever else answers 404 says nothing of it.
+"""
 
 
 class RegistryError(OdradekError):

@@ -196,7 +196,14 @@ def test_an_unknown_id_is_asked_for_once_and_few_are_remembered() -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [AnswerError(500, 50001, "store down"), AnswerError(401, 401, "who?"), TimeoutError("slow"), OSError("no route")],
+    [
+        AnswerError(500, 50001, "store down"),
+        AnswerError(401, 401, "who?"),
+        TimeoutError("slow"),
+        OSError("no route"),
+        AnswerError(404, -1, "Unknown Schema Registry Error: b'no such page'"),
+        AnswerError(404, 404, "HTTP 404"),
+    ],
 )
 def test_a_registry_that_does_not_answer_stops_the_batch(error: Exception) -> None:
     client = MemoryRegistry({1: schema_of(NEW)})

@@ -25,7 +25,7 @@ from odradek.pipeline.decode.dead import DeadLetter, DeadReason
 from odradek.pipeline.decode.decoder import Decoding
 from odradek.pipeline.errors import SchemaRegistryError
 from odradek.registry.framing import HEAD_BYTES, FramingError, read_id
-from odradek.registry.schemas import Reference, RegisteredSchema, Schema, complete
+from odradek.registry.schemas import MISSING_CODES, Reference, RegisteredSchema, Schema, complete
 
 __all__ = ["ConfluentDecoder", "RegisteredSchema", "Registry", "connect_registry"]
 
@@ -167,10 +167,9 @@ class Registry:
         try:
             return call(*arguments)
         except Exception as error:
-            status = getattr(
-                error, "http_status_code", None
-            )  # None means an error of the HTTP client, which the library does not hide
-            if status == HTTPStatus.NOT_FOUND:
+            # Without a status, it is an error of the HTTP client, which the library does not hide.
+            status, code = (getattr(error, name, None) for name in ("http_status_code", "error_code"))
+            if status == HTTPStatus.NOT_FOUND and code in MISSING_CODES:
                 return None
             why = f"{type(error).__name__}: {error}" if status is None else str(error)
             raise SchemaRegistryError(self._url, why) from error
