@@ -192,6 +192,8 @@ def test_a_topic_that_was_made_again_is_data_loss_for_every_verb(
     (finding,) = {(finding.kind, finding.what) for finding in work.verified().findings}
     assert finding == ("log", "the topic was deleted and made again: the table was made from another log")
     work.file.write_text(work.file.read_text().replace("[flows.a]", '[flows.a]\ndata_loss = "skip"'))
+    result = work.verified()
+    assert not result.findings and (result.rows, result.expired) == (0, 20)
     summary = work.run()
     assert (summary.rows, summary.error) == (30, "")
     assert [gap.start for gap in summary.gaps] == [20, 0]
@@ -294,6 +296,11 @@ def test_a_topic_of_a_pattern_that_is_deleted_is_named_unless_lost_data_is_skipp
     assert (summary.rows, summary.error) == (10, "")
     expected = [f"topic {other} does not exist"] if loss == "fail" else []
     assert list(summary.problems) == open_flow(work.pipeline, "a").problems == expected
+    result = work.verified()
+    findings = {(finding.where, finding.what) for finding in result.findings}
+    gone = {(f"{other}/0", "no live broker, and no directory, has this log")}
+    assert (findings, result.expired) == ((gone, 0) if loss == "fail" else (set(), 10))
+    assert result.rows == 20
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -166,6 +167,23 @@ def test_a_changed_log_is_another_log(tmp_path: Path) -> None:
     file = tmp_path / "logs" / "orders-0" / f"{0:020}.kafka"
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2 // 16 * 16])
     assert "log" in {finding.kind for finding in check(work).findings}
+
+
+def test_a_log_without_an_id_that_has_begun_again_is_compared_from_there(tmp_path: Path) -> None:
+    """Of 0.7, or a broker before 2.8: what the table has of the former log is not in the log, at the same positions."""
+    work = Workspace(tmp_path, more='data_loss = "skip"')
+    work.append(numbers(0, 20))
+    size = sum(path.stat().st_size for path in (tmp_path / "logs" / "orders-0").iterdir())
+    assert not work.run().failed
+    shutil.rmtree(tmp_path / "logs" / "orders-0")
+    work.append(numbers(100, 5))
+    summary = work.run().flows[0]
+    assert (summary.rows, [gap.start for gap in summary.gaps]) == (5, [size])
+    work.append(numbers(105, 40))
+    assert work.run().flows[0].rows == 40
+    result = check(work)
+    assert not result.findings and (result.rows, result.expired) == (25, 2 * size), "20 positions were in both logs"
+    assert len(work.values()) == 65
 
 
 def test_messages_that_were_left_out_are_in_a_gap_of_the_record(tmp_path: Path) -> None:

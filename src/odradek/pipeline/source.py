@@ -230,6 +230,12 @@ class LogReader:
         self._logs = find_logs(self._request)
         self._ids: TopicIds = NO_IDS
 
+    @property
+    def missing_is_deleted(self) -> bool:
+        """True if a log that `extents` leaves out was deleted: in 0.7 its broker may be away, and a directory may be
+        elsewhere."""
+        return isinstance(self._request.where, ClusterConnection) and not self._logs.names_brokers
+
     def extents(self) -> dict[TopicPartition, Extent]:
         """Return the extent of each partition; those that no broker and no directory has are left out."""
         extents = self._logs.extents()

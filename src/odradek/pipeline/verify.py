@@ -117,7 +117,8 @@ def verify(
         findings=list(_of_records(table.commits)),
     )  # fmt: skip
     if partitions := {part.partition for commit in compared for part in commit.ranges()}:
-        _Comparison(table, compared, result, advance).run(LogReader(pipeline, partitions))
+        skips_loss = pipeline.flows[table.name].data_loss == "skip"
+        _Comparison(table, compared, result, advance, skips_loss=skips_loss).run(LogReader(pipeline, partitions))
     result.seconds = time.monotonic() - begun
     return result
 
@@ -136,17 +137,25 @@ def _of_records(commits: Sequence[Commit]) -> Iterator[Finding]:
         reached.update(to_positions(commit.end))
 
 
-def _of_former_topics(commits: Sequence[Commit]) -> list[Range]:
-    """Return the ranges that were read of topics which were made again before the newest batch, in canonical order.
+def _of_former_logs(commits: Sequence[Commit]) -> list[Range]:
+    """Return the ranges that were read of logs which were made again before the newest batch, in canonical order.
 
-    Records of earlier versions have no ids: they are of the topics that the next record with ids names.
+    Where topics have no ids, a log that has begun again counts as one. Records of earlier versions have none either:
+    they are of the topics that the next record with ids names.
     """
     newest, ids = commits[-1].topic_ids, dict[str, str]()
     former: list[Range] = []
+    again: set[tuple[str, str]] = set()
     for commit in reversed(commits):
         ids.update(commit.topic_ids)
         others = {topic for topic, known in ids.items() if newest.get(topic, known) != known}
-        former += (part for part in commit.ranges() if part.partition.topic in others)
+        former += (
+            part for part in commit.ranges()
+            if part.partition.topic in others or (part.partition.topic, part.partition.name) in again
+        )  # fmt: skip
+        again |= {
+            (gap.topic, gap.partition) for gap in commit.gaps if gap.size <= 0 and gap.topic not in commit.topic_ids
+        }
     return sorted(former)
 
 
@@ -154,9 +163,16 @@ class _Comparison:
     """A comparison of the log with some batches of a table. Used once."""
 
     def __init__(
-        self, table: CommittedTable, chosen: Sequence[Commit], result: VerifyResult, advance: Callable[[int], None]
+        self,
+        table: CommittedTable,
+        chosen: Sequence[Commit],
+        result: VerifyResult,
+        advance: Callable[[int], None],
+        *,
+        skips_loss: bool,
     ) -> None:
         self._table, self._chosen, self._result, self._advance = table, chosen, result, advance
+        self._skips_loss = skips_loss
         self._value = ("value",) if table.keeps_payload else ()
         self._messages: list[pa.Table] = []
         self._waiting = 0
@@ -166,7 +182,7 @@ class _Comparison:
 
     def run(self, logs: LogReader) -> None:
         """Compare. Raises OdradekError when the log cannot be read, OSError when a file cannot."""
-        groups = _groups(self._clip_to_logs(logs.extents()))
+        groups = _groups(self._clip_to_logs(logs.extents(), missing_is_deleted=logs.missing_is_deleted))
         topics = {part.partition.topic for part in chain(*groups)}
         self._compacted = pa.array(sorted(logs.compacted(topics)), pa.string())
         self._result.ranges, self._result.size = sum(map(len, groups)), sum(part.size for part in chain(*groups))
@@ -179,22 +195,28 @@ class _Comparison:
             self._find_unread()
         self._count_dead()
 
-    def _clip_to_logs(self, extents: Mapping[TopicPartition, Extent]) -> Iterator[Range]:
+    def _clip_to_logs(self, extents: Mapping[TopicPartition, Extent], *, missing_is_deleted: bool) -> Iterator[Range]:
         """Yield the parts of the ranges that the log still has. A missing end is a finding; a beginning has expired,
-        and so has what was read of a topic that was made again: its rows are not told from later ones."""
+        and so has what was read of a log that was made again: its rows are not told from later ones. A flow that goes
+        on behind lost data has lost nothing of a topic that was deleted."""
         short: dict[TopicPartition, str] = {}
-        newest, former = self._table.commits[-1].topic_ids, _of_former_topics(self._table.commits)
+        newest, former = self._table.commits[-1].topic_ids, _of_former_logs(self._table.commits)
         for commit in self._chosen:
             gaps = commit.gap_ranges()
             ranges = [part for whole in commit.ranges() for part in _without(whole, former)]
             self._result.expired += commit.log_size - sum(part.size for part in ranges)
             for part in ranges:
                 extent = extents.get(part.partition)
+                what = ""
                 if extent is None:
-                    short[part.partition] = "no live broker, and no directory, has this log"
+                    what = "no live broker, and no directory, has this log"
+                elif extent.topic_id not in ("", newest.get(part.partition.topic, extent.topic_id)):
+                    what = "the topic was deleted and made again: the table was made from another log"
+                if what and self._skips_loss and (extent is not None or missing_is_deleted):
+                    self._result.expired += part.size
                     continue
-                if extent.topic_id not in ("", newest.get(part.partition.topic, extent.topic_id)):
-                    short[part.partition] = "the topic was deleted and made again: the table was made from another log"
+                if what or extent is None:
+                    short[part.partition] = what
                     continue
                 for lost in _without(part, sorted([*gaps, Range(part.partition, extent.earliest, extent.latest)])):
                     if lost.start < extent.earliest:

@@ -45,8 +45,8 @@ def verify(
     The records of all batches are always checked. The chosen batches are compared with the log: rows, dead letters,
     skipped messages and recorded gaps must account for every message of the log, by position and, if the table keeps
     payloads (decode.kind = "raw"), by payload; the column `compared` says which. What retention has deleted since, or
-    what was in a topic that was made again, cannot be compared, and is counted as expired; rows whose records a
-    compacted topic does not have any more are counted as compacted.
+    what was in a topic that was made again (with data_loss = "skip": or deleted), cannot be compared, and is counted
+    as expired; rows whose records a compacted topic does not have any more are counted as compacted.
     """
     from odradek.pipeline.committed import open_committed, select
     from odradek.pipeline.verify import verify as check
