@@ -19,6 +19,7 @@ from odradek.client.consumer.dead_letters import due_at, failed_attempts
 from odradek.core.backoff import Backoff
 from odradek.errors import BrokerError, ConfigError, CorruptMessage, Rejected
 from odradek.testing import MemoryCluster
+from odradek.testing.memory.log import record_bytes
 from odradek.types import Position, Record, TopicPartition
 
 pytestmark = pytest.mark.anyio
@@ -233,6 +234,107 @@ async def test_retry_topics_that_cannot_be_are_refused(retry_topics: Any, kind: 
 def test_what_a_retried_record_says(headers: Any, due: int, attempts: int) -> None:
     record = Record(b"v", None, headers, None, None, Position(0), Position(1), 0, SHORT)
     assert (due_at(record), failed_attempts(record)) == (due, attempts)
+
+
+# ---- records that are too large with headers ---------------------------------------------------------------------
+
+ADDED_BYTES = 250
+"""At most what the headers without a text take."""
+
+
+class LongError(Exception):
+    def __str__(self) -> str:
+        return "e" * 5000
+
+
+async def limit(cluster: MemoryCluster, topic: str, size: int) -> None:
+    async with cluster.connect() as k:
+        await k.admin.alter_topic_configs({topic: {"max.message.bytes": str(size)}})
+
+
+@pytest.mark.parametrize(
+    ("extra", "added"),
+    [
+        (1500, {"odradek.position": b"0", "odradek.error_type": b"LongError", "odradek.error": b"e" * 1000}),
+        (ADDED_BYTES, {"odradek.position": b"0", "odradek.error_type": b"LongError", "odradek.error": b""}),
+        (0, {}),
+    ],
+)
+async def test_a_dead_letter_goes_without_the_headers_that_make_it_too_large(
+    clock: Clock, extra: int, added: dict[str, bytes]
+) -> None:
+    cluster = make_cluster(0)
+    large = od.ProducerRecord(b"v" * 2000, key=b"k", headers=[("trace", b"7"), ("odradek.error", b"its own")])
+    await limit(cluster, "t.dlq", record_bytes(large) + extra)
+    cluster.append("t", [large, b"next"])
+
+    async def handle(record: Record) -> None:
+        if record.key == b"k":
+            raise LongError
+
+    async with handling(cluster, handle, retry_topics={}):
+        await until(lambda: cluster.committed("g").get(tp()) == 2)
+    (dead,) = cluster.records("t.dlq")
+    assert (dead.value, dead.key, dead.record.headers[:2]) == (large.value, b"k", tuple(large.headers))
+    assert {name: dict(dead.record.headers[2:])[name] for name in added} == added
+    assert len(dead.record.headers) == 2 + (6 if added else 0)
+
+
+@pytest.mark.parametrize("extra", [ADDED_BYTES, 0])
+async def test_what_is_too_large_for_its_retry_topic_goes_there_without_a_text_or_to_the_dead_letters(
+    clock: Clock, extra: int
+) -> None:
+    cluster = make_cluster(0)
+    large = od.ProducerRecord(b"v" * 2000)
+    await limit(cluster, "t.5s", record_bytes(large) + extra)
+    cluster.append("t", [large, b"next"])
+
+    async def handle(record: Record) -> None:
+        if record.value == large.value:
+            raise LongError
+
+    async with handling(cluster, handle):
+        await until(lambda: cluster.committed("g").get(tp()) == 2)
+    (kept,) = cluster.records("t.5s" if extra else "t.dlq")
+    headers = dict(kept.record.headers)
+    assert headers["odradek.position"] == b"0" and headers["odradek.attempts"] == b"1"
+    assert (headers["odradek.error"], "odradek.due" in headers) == ((b"", True) if extra else (b"e" * 1000, False))
+
+
+async def test_a_record_that_is_too_large_for_the_dead_letters_as_it_is_ends_each_and_is_not_done(
+    clock: Clock,
+) -> None:
+    cluster = make_cluster(1)
+    await limit(cluster, "t.dlq", 10)
+    async with cluster.connect() as k, k.consumer("t", group="g") as consumer:
+        with pytest.raises(Rejected, match=r"MESSAGE_TOO_LARGE"):
+            await consumer.each(Handler(b"000000"), dead_letter="t.dlq")
+    assert cluster.committed("g")[tp()] == 0 and cluster.records("t.dlq") == []
+
+
+async def test_a_dead_letter_may_be_as_large_as_its_topic_takes(clock: Clock) -> None:
+    """What is read may be larger than what a producer sends by default."""
+    cluster, large = make_cluster(0), b"v" * 2_000_000
+    cluster.append("t", [large])
+    async with handling(cluster, Handler(large), retry_topics={}):
+        await until(lambda: cluster.committed("g").get(tp()) == 1)
+    (dead,) = cluster.records("t.dlq")
+    assert dead.value == large
+
+
+async def test_an_error_that_has_no_text_is_a_dead_letter_like_any_other(clock: Clock) -> None:
+    class Textless(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    async def handle(record: Record) -> None:
+        raise Textless
+
+    cluster = make_cluster(1)
+    async with handling(cluster, handle, retry_topics={}):
+        await until(lambda: cluster.committed("g").get(tp()) == 1)
+    (dead,) = cluster.records("t.dlq")
+    assert dict(dead.record.headers)["odradek.error"] == b"(its text failed: RuntimeError)"
 
 
 # ---- records that cannot be decoded -----------------------------------------------------------------------------

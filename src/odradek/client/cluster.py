@@ -289,13 +289,20 @@ class Cluster:
         deserializers = _key_and_value("deserializer", key_deserializer, value_deserializer)
         options.setdefault("tuning", self._tuning)
         if options.get("dead_letter_producer") is None:
-            options["dead_letter_producer"] = self.producer
+            options["dead_letter_producer"] = self._dead_letter_producer
         raw = Consumer(self.driver, topics, **options)
         if deserializers is None:
             return raw
         from odradek.client.consumer.decoded import DecodedConsumer
 
         return DecodedConsumer(raw, *deserializers)
+
+    def _dead_letter_producer(self) -> Producer:
+        """Return a producer of records that were read: how large they may be is said by their new topic alone, but in
+        0.7, where brokers refuse nothing."""
+        if self.driver.logs.values_only:
+            return self.producer()
+        return self.producer(max_message_bytes=(1 << 31) - 1)
 
     @arguments.with_options(ShareConsumerOptions)
     def share_consumer(self, topics: str | Iterable[str], **options: Unpack[ShareConsumerOptions]) -> ShareConsumer:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from odradek.errors import Unsupported
+from odradek.errors import BrokerError, MessageTooLarge, Rejected, Unsupported
 from odradek.types import Headers, Record
 
 __all__ = ["FailedRecord", "due_at", "failed_attempts", "send_dead_letter", "send_to_retry"]
@@ -15,6 +17,9 @@ MAX_ERROR_CHARS = 1000
 _ORIGIN = ("odradek.topic", "odradek.partition", "odradek.position")
 _ATTEMPTS, _DUE = "odradek.attempts", "odradek.due"
 _OURS = frozenset({*_ORIGIN, "odradek.error_type", "odradek.error", _ATTEMPTS, _DUE})
+_TOO_LARGE = ("MESSAGE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
+
+log = logging.getLogger("odradek.each")
 
 
 class FailedRecord(NamedTuple):
@@ -35,23 +40,29 @@ class FailedRecord(NamedTuple):
 
 async def send_dead_letter(producer: Any, topic: str, failure: FailedRecord) -> None:
     """Write a record to another topic, with its key, headers and timestamp, and with headers that say where it comes
-    from and why it is there; without what the cluster of that topic cannot store. Raises what `Producer.send` raises.
+    from and why it is there; without what the cluster of that topic cannot store. Of a record that is too large with
+    them, the error's text is left out first, then all headers that were added.
 
     Args:
         producer: A `Producer`.
         topic: Where to.
         failure: The record, and what has happened to it.
+
+    Raises:
+        Rejected: The topic does not take the record, which may be too large as it is.
+        OdradekError: What else `Producer.send` raises.
     """
-    record, headers = failure.record, _headers(failure)
-    for kept, timestamp in ((headers, record.timestamp), ((), record.timestamp)):  # headers came later, with 0.11
-        with suppress(Unsupported):
-            await producer.send(topic, record.value, key=record.key, headers=kept, timestamp=timestamp)
+    record, own = failure.record, _own_headers(failure)
+    for added in (_added_headers(failure), _added_headers(failure, text="")):
+        if await _fits(_send(producer, topic, record, (*own, *added))):
             return
-    await producer.send(topic, record.value, key=record.key)
+    log.warning("too large for %s with headers that say where it was: %s@%d", topic, record.partition, record.position)
+    await _send(producer, topic, record, own)
 
 
-async def send_to_retry(producer: Any, topic: str, failure: FailedRecord, due_ms: int) -> None:
+async def send_to_retry(producer: Any, topic: str, failure: FailedRecord, due_ms: int) -> bool:
     """Write a record to a retry topic, as `send_dead_letter` does, from which it is not to be handled before a time.
+    Returns False if it is too large for the topic even without the error's text.
 
     Args:
         producer: A `Producer`.
@@ -63,8 +74,35 @@ async def send_to_retry(producer: Any, topic: str, failure: FailedRecord, due_ms
         Unsupported: Its cluster has no headers (before 0.11), and could not keep the time.
         OdradekError: What `Producer.send` raises.
     """
-    record, headers = failure.record, (*_headers(failure), (_DUE, b"%d" % due_ms))
-    await producer.send(topic, record.value, key=record.key, headers=headers, timestamp=record.timestamp)
+    record, own, due = failure.record, _own_headers(failure), (_DUE, b"%d" % due_ms)
+    for added in (_added_headers(failure), _added_headers(failure, text="")):
+        headers = (*own, *added, due)
+        sent = producer.send(topic, record.value, key=record.key, headers=headers, timestamp=record.timestamp)
+        if await _fits(sent):
+            return True
+    return False
+
+
+async def _fits(sent: Awaitable[object]) -> bool:
+    """Wait for a record to be written. Returns False if it is too large."""
+    try:
+        await sent
+    except Rejected as error:
+        cause = error.__cause__
+        if isinstance(cause, MessageTooLarge) or (isinstance(cause, BrokerError) and cause.name in _TOO_LARGE):
+            return False
+        raise
+    return True
+
+
+async def _send(producer: Any, topic: str, record: Record, headers: Headers) -> None:
+    """Write a record with these headers, without what the cluster of the topic cannot store."""
+    timestamp = record.timestamp
+    for kept in (headers, ()):  # headers came later than timestamps, with 0.11
+        with suppress(Unsupported):
+            await producer.send(topic, record.value, key=record.key, headers=kept, timestamp=timestamp)
+            return
+    await producer.send(topic, record.value, key=record.key)
 
 
 def due_at(record: Record) -> int:
@@ -82,18 +120,30 @@ def _number(headers: Headers, name: str) -> int:
     return int(text) if text.isdigit() and len(text) < 20 else 0
 
 
-def _headers(failure: FailedRecord) -> tuple[tuple[str, bytes | None], ...]:
+def _own_headers(failure: FailedRecord) -> Headers:
+    """Return the headers that a record had at first."""
+    kept = failure.record.headers
+    return tuple([header for header in kept if header[0] not in _OURS]) if failure.is_retried else kept
+
+
+def _added_headers(failure: FailedRecord, text: str | None = None) -> Headers:
+    """Return the headers that say where a record comes from and why; with another text for its error."""
     record, error = failure.record, failure.error
     position = (record.topic.encode(), b"%d" % record.partition.partition, b"%d" % record.position)
     origin: dict[str, bytes | None] = dict(zip(_ORIGIN, position, strict=True))
-    kept = list(record.headers)
     if failure.is_retried:
-        origin |= {name: value for name, value in kept if name in _ORIGIN}
-        kept = [(name, value) for name, value in kept if name not in _OURS]
+        origin |= {name: value for name, value in record.headers if name in _ORIGIN}
+    text = _text(error) if text is None else text
     return (
-        *kept,
         *origin.items(),
         ("odradek.error_type", type(error).__qualname__.encode(errors="replace")),
-        ("odradek.error", str(error)[:MAX_ERROR_CHARS].encode(errors="replace")),
+        ("odradek.error", text[:MAX_ERROR_CHARS].encode(errors="replace")),
         (_ATTEMPTS, b"%d" % failure.attempts),
     )
+
+
+def _text(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception as failure:
+        return f"(its text failed: {type(failure).__qualname__})"

@@ -328,7 +328,9 @@ class HandlerPool:
         delay_s = self._options["retry_topics"][left[0]]
         log.info("sending to %s, due in %g s: %s: %r", left[0], delay_s, self._describe(job), error)
         due_ms = int((time.time() + delay_s) * 1000)
-        await send_to_retry(self._dead_letter_producer, left[0], failure, due_ms)
+        if not await send_to_retry(self._dead_letter_producer, left[0], failure, due_ms):
+            log.warning("too large for %s: %s", left[0], self._describe(job))
+            await self._give_up(failure, job)
 
     async def _give_up(self, failure: FailedRecord, job: HandlerJob) -> None:
         topic = self._options["dead_letter"]
