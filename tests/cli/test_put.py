@@ -6,13 +6,15 @@ import json
 import os
 from itertools import pairwise
 from pathlib import Path
+from threading import Timer
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek.cli.app import run
-from odradek.cli.put import _LineSplitter
+from odradek.cli.put import _LineSplitter, _split_files
 
 from .conftest import Command, Put, jsons
 
@@ -77,6 +79,38 @@ def test_lines_are_the_same_however_they_arrive(data: bytes, delimiter: bytes, c
     lines, ends = _LineSplitter(delimiter), [0, *sorted(cuts), len(data)]
     rows = [row for begin, end in pairwise(ends) for row in lines.feed(data[begin:end])]
     assert [*rows, bytes(lines.rest)] == data.split(delimiter)
+
+
+@pytest.mark.anyio
+async def test_waiting_for_the_writer_of_a_named_pipe_can_be_cancelled(tmp_path: Path) -> None:
+    pipe, written = tmp_path / "pipe", list[int]()
+    os.mkfifo(pipe)
+    writer = Timer(10, lambda: written.append(pipe.write_bytes(b"")))  # ends a wait that cannot be cancelled
+    writer.start()
+    with anyio.move_on_after(0.05) as scope:
+        async for _ in _split_files([os.fspath(pipe)], b"\n"):
+            pass
+    writer.cancel()
+    assert scope.cancelled_caught and not written
+
+
+@pytest.mark.anyio
+async def test_a_named_pipe_is_read_until_its_writer_closes_it(tmp_path: Path) -> None:
+    pipe, rows = tmp_path / "pipe", list[bytes]()
+    os.mkfifo(pipe)
+
+    async def read() -> None:
+        async for chunk, _ in _split_files([os.fspath(pipe)], b"\n"):
+            rows.extend(chunk)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read)
+        await anyio.wait_all_tasks_blocked()
+        with pipe.open("wb", buffering=0) as writer:
+            for text in (b"one\ntw", b"o\nlast"):
+                writer.write(text)
+                await anyio.wait_all_tasks_blocked()
+    assert rows == [b"one", b"two", b"last"]
 
 
 def test_a_long_line_is_copied_once_and_not_with_each_read() -> None:

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -244,7 +244,9 @@ def _size(files: Sequence[str]) -> int:
 
 
 def _open(file: str) -> BinaryIO:
-    return Path(file).open("rb")
+    """Open a file; a named pipe without waiting for its writer, which no signal could end."""
+    no_wait = getattr(os, "O_NONBLOCK", 0)
+    return open(file, "rb", opener=lambda path, flags: os.open(path, flags | no_wait))
 
 
 async def _split_files(files: Sequence[str], delimiter: bytes) -> AsyncIterator[tuple[list[bytes], int]]:
@@ -285,8 +287,10 @@ class _LineSplitter:
 
 async def _read(source: int) -> bytes:
     """Read what is available, waiting for it. A regular file cannot be waited for and is always ready."""
-    try:
-        await anyio.wait_readable(source)
-    except OSError:
-        await anyio.lowlevel.checkpoint()
-    return os.read(source, READ_BYTES)
+    while True:
+        try:
+            await anyio.wait_readable(source)
+        except OSError:
+            await anyio.lowlevel.checkpoint()
+        with suppress(BlockingIOError):  # another process has read it meanwhile
+            return os.read(source, READ_BYTES)
