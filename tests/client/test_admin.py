@@ -129,8 +129,9 @@ async def test_a_group_with_members_is_neither_reset_nor_deleted(cluster: Memory
         async with k.consumer("t", group="g"):
             (group,) = (await k.admin.describe_groups("g")).check().values()
             assert (group.state, group.members[0].partitions) == ("Stable", (P0, P1))
-            with pytest.raises(GroupError, match="stop them first"):
-                await k.admin.reset_positions("g", {P0: 0})
+            for dry_run in (False, True):
+                with pytest.raises(GroupError, match="stop them first"):
+                    await k.admin.reset_positions("g", {P0: 0}, dry_run=dry_run)
             assert "NON_EMPTY_GROUP" in str((await k.admin.delete_groups("g")).failed["g"])
         assert [group.name for group in await k.admin.list_groups()] == ["g"]
         (await k.admin.delete_groups("g")).check()

@@ -140,14 +140,23 @@ async def delete_described(
     delete: Callable[[Sequence[str]], Awaitable[Results[str, None]]],
     names: Sequence[str],
     apply: bool,
+    refusal: Callable[[str, T], od.OdradekError | None] = lambda _name, _described: None,
 ) -> Results[str, T]:
     """Describe items by their names, and delete them if `apply`. Return the descriptions of those that were deleted, or
-    would be. Raises Unsupported if none can be deleted, whether or not they are to be."""
+    would be. Raises Unsupported if none can be deleted, whether or not they are to be.
+
+    Args:
+        describe, delete: Calls of the administration.
+        names: The items.
+        apply: Delete them.
+        refusal: Returns the error of one that cannot be deleted as it is.
+    """
     from odradek.core.admin import Results
 
     await delete([])
     described = await describe(names)
     failed = dict(described.failed)
+    failed |= {name: error for name, each in described.done.items() if (error := refusal(name, each)) is not None}
     if apply:
-        failed |= (await delete(list(described.done))).failed
+        failed |= (await delete([name for name in described.done if name not in failed])).failed
     return Results({name: each for name, each in described.done.items() if name not in failed}, failed)

@@ -86,8 +86,16 @@ def delete(url: str, names: Sequence[str], apply: bool, as_lines: bool) -> int:
     Without --apply, print what would be deleted.
     """
 
-    deleted = ask(url, lambda admin: delete_described(admin.describe_groups, admin.delete_groups, names, apply))
+    deleted = ask(
+        url, lambda admin: delete_described(admin.describe_groups, admin.delete_groups, names, apply, _with_members)
+    )
     rows = [[name, each.state, len(each.members), apply] for name, each in deleted.done.items()]
     echo_rows(["group", "state", "members", "deleted"], rows, as_lines)
-    echo_dry_run(apply, "deleted")
+    echo_dry_run(apply or not rows, "deleted")
     return echo_failures(deleted.failed)
+
+
+def _with_members(name: str, group: GroupDescription) -> od.GroupError | None:
+    if not group.members:
+        return None
+    return od.GroupError(f"group {name!r} has {len(group.members)} members ({group.state}): stop them first")

@@ -158,7 +158,7 @@ def delete(url: str, names: Sequence[str], apply: bool, as_lines: bool) -> int:
     deleted = ask(url, lambda admin: delete_described(admin.describe_topics, admin.delete_topics, names, apply))
     rows: Rows = [[name, len(each.partitions), apply] for name, each in deleted.done.items()]
     echo_rows(["topic", "partitions", "deleted"], rows, as_lines)
-    echo_dry_run(apply, "deleted")
+    echo_dry_run(apply or not rows, "deleted")
     return echo_failures(deleted.failed)
 
 

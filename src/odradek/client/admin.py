@@ -395,7 +395,7 @@ class Admin(AdminOfAccess, AdminOfBrokers):
             The position of each partition before and after.
 
         Raises:
-            GroupError: The group has members, which would commit over it: stop them first.
+            GroupError: The group has members, which would commit over it: stop them first. In a dry run, too.
             Unsupported: The cluster stores no positions.
         """
         arguments.check_all(_RULES, group=group, dry_run=dry_run)
@@ -406,8 +406,8 @@ class Admin(AdminOfAccess, AdminOfBrokers):
         failed |= unknown
         before = await self._driver.offsets(group).fetch(list(after))
         unwanted = [p for p, at in after.items() if at is None and before.get(p) is not None]
+        await self._refuse_members(group)
         if not dry_run:
-            await self._refuse_members(group)
             failed |= await self._commit(group, {p: at for p, at in after.items() if at is not None})
         failed |= await self._delete_positions(group, unwanted, dry_run=dry_run)
         done = {p: PositionChange(before.get(p), at) for p, at in after.items() if p not in failed}

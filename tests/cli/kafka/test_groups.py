@@ -126,7 +126,8 @@ def test_wrong_usage_is_exit_code_2(call: Run, arguments: list[str]) -> None:
     assert call("seek", "g", *arguments)[0] == 2
 
 
-def test_members_hosts_and_states_are_named(odradek: Command, group: str, created: str) -> None:
+def test_members_hosts_and_states_are_named(odradek: Command, call: Run, group: str, created: str) -> None:
+    """What is refused of a group that has members is refused by a dry run, too."""
     command = [sys.executable, "-m", "odradek.cli", "cat", created, "-G", group, "-u"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline() == b"4\n"  # it is a member now
@@ -138,6 +139,11 @@ def test_members_hosts_and_states_are_named(odradek: Command, group: str, create
         (member, described) = jsons(odradek("group", "describe", group, "--json"))
         listed = [row for row in jsons(odradek("lag", "--json")) if row["group"] == group]
         text = odradek("group", "describe", group)
+        refused = [
+            call(*command, *apply)
+            for command in (["group", "delete", group, "--json"], ["seek", group, "--to", "end", "--json"])
+            for apply in ([], ["--apply"])
+        ]
         process.terminate()
     assert process.returncode == 143
     assert total | {"lag": 0} == {"group": group, "state": "Stable", "members": 1, "lag": 0}
@@ -147,4 +153,6 @@ def test_members_hosts_and_states_are_named(odradek: Command, group: str, create
     assert (described["group"], described["state"], described["members"]) == (group, "Stable", 1)
     assert listed[0] | {"lag": 0} == total | {"lag": 0}
     assert text.startswith(f"{group}: Stable, ") and ", lag " in text.splitlines()[0]
+    for code, output, errors in refused:
+        assert (code, output) == (1, "") and "has 1 members (Stable)" in errors and "add --apply" not in errors
     assert odradek("lag", group).endswith(", Empty\n")
