@@ -109,6 +109,10 @@ WRONG = [
     (200, b"<html>", "status 200: what answers is no schema registry"),
     (302, b"", "status 302: what answers is no schema registry"),
     (200, b"[]", "status 200: what answers is no schema registry"),
+    (200, b'{"status": "UP"}', "status 200: what answers is no schema registry"),
+    (200, b'{"schema": {}}', "status 200: what answers is no schema registry"),
+    (200, b'{"schema": "{}", "references": [1]}', "status 200: what answers is no schema registry"),
+    (200, b'{"message": "down"}', "status 200: down"),
 ]
 
 
@@ -125,6 +129,22 @@ async def test_a_refusal_is_an_error_at_once(registry: FakeRegistry, status: int
     assert str(error) == f"schema registry {registry.url}: {why}"
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), vars(again)) == (str(error), vars(error))
+
+
+@pytest.mark.parametrize("body", [b'{"status": "UP"}', b'{"id": "first", "version": 1}', b'{"id": null}'])
+async def test_an_answer_without_what_was_asked_for_is_an_error_and_not_remembered(
+    registry: FakeRegistry, body: bytes
+) -> None:
+    schema = Schema("AVRO", TEXT)
+    async with SchemaRegistry(registry.url) as client:
+        for ask in (client.register, client.find):
+            registry.faults = [(200, body)]
+            with pytest.raises(RegistryError, match="no schema registry"):
+                await ask("s/1", schema)
+            assert await ask("s/1", schema) is not None
+        registry.faults = [(200, body)]
+        with pytest.raises(RegistryError, match="no schema registry"):
+            await client.latest("s/1")
 
 
 async def test_a_registry_that_does_not_answer_is_left_in_time(registry: FakeRegistry) -> None:

@@ -6,7 +6,8 @@ answer the same requests.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 __all__ = ["SchemaRegistry"]
 
 T = TypeVar("T")
+Read = Callable[[Mapping[str, Any]], Any]
+"""A function that returns what an answer says. Raises KeyError, TypeError or ValueError if it does not say it."""
 
 MAX_KEPT = 10_000
 """Answers that are remembered, unknown ids as well: damaged values can have four billion."""
@@ -168,28 +171,34 @@ class SchemaRegistry:
         """
         path = f"/schemas/ids/{key}" if isinstance(key, int) else f"/schemas/guids/{quote(key, safe='')}"
         form = SERIALIZED if serialized else ""
-        return await self._complete(await self._get(path + form, keep_none_s=UNKNOWN_S), form)
+        return await self._complete(await self._get(path + form, _schema, keep_none_s=UNKNOWN_S), form)
 
     async def latest(self, subject: str) -> tuple[SchemaId, RegisteredSchema] | None:
         """Return the newest schema of a subject, or None. Errors: as `schema`."""
-        response = await self._get(f"/subjects/{quote(subject, safe='')}/versions/latest", keep_s=0)
-        schema = await self._complete(response)
-        return None if schema is None else (_schema_id(response), schema)
+        path = f"/subjects/{quote(subject, safe='')}/versions/latest"
+        newest = await self._get(path, lambda answer: (_schema_id(answer), _schema(answer)), keep_s=0)
+        schema = None if newest is None else await self._complete(newest[1])
+        return None if schema is None else (newest[0], schema)
 
     async def register(self, subject: str, schema: Schema) -> SchemaId:
         """Register a schema under a subject, unless it is registered there. Errors: as `schema`."""
-        return _schema_id(await self._post(f"/subjects/{quote(subject, safe='')}/versions", schema))
+        path = f"/subjects/{quote(subject, safe='')}/versions"
+        known: SchemaId = await self._post(path, schema, _schema_id)
+        return known
 
     async def find(self, subject: str, schema: Schema) -> tuple[SchemaId, int] | None:
         """Return the id and the version of a schema under a subject, or None if it is not registered there. Errors: as
         `schema`."""
-        response = await self._post(f"/subjects/{quote(subject, safe='')}", schema)
-        return None if response is None else (_schema_id(response), int(response["version"]))
+        path = f"/subjects/{quote(subject, safe='')}"
+        known: tuple[SchemaId, int] | None = await self._post(
+            path, schema, lambda answer: (_schema_id(answer), int(answer["version"]))
+        )
+        return known
 
-    async def _complete(self, response: Any, form: str = "") -> RegisteredSchema | None:
-        if response is None:
+    async def _complete(self, schema: Schema | None, form: str = "") -> RegisteredSchema | None:
+        if schema is None:
             return None
-        steps = complete(_schema(response))
+        steps = complete(schema)
         try:
             wanted = next(steps)
             while True:
@@ -199,33 +208,34 @@ class SchemaRegistry:
             return made
 
     async def _version(self, wanted: Reference, form: str) -> Schema:
-        response = await self._get(f"/subjects/{quote(wanted.subject, safe='')}/versions/{wanted.version}{form}")
-        if response is None:
+        path = f"/subjects/{quote(wanted.subject, safe='')}/versions/{wanted.version}{form}"
+        schema: Schema | None = await self._get(path, _schema)
+        if schema is None:
             why = f"there is no version {wanted.version} of {wanted.subject}, which a schema needs"
             raise RegistryError(self._shown, why, HTTPStatus.NOT_FOUND)
-        return _schema(response)
+        return schema
 
     # ---- requests --------------------------------------------------------------------------------------------
 
-    async def _get(self, path: str, **keep: float) -> Any:
-        return await self._calls.get(path, lambda: self._ask("GET", path, None), **keep)
+    async def _get(self, path: str, read: Read, **keep: float) -> Any:
+        return await self._calls.get(path, lambda: self._ask("GET", path, None, read), **keep)
 
-    async def _post(self, path: str, schema: Schema) -> Any:
+    async def _post(self, path: str, schema: Schema, read: Read) -> Any:
         body: dict[str, Any] = {"schema": schema.text}
         if schema.kind != "AVRO":
             body["schemaType"] = schema.kind
         if schema.references:
             body["references"] = [each._asdict() for each in schema.references]
-        return await self._calls.get((path, schema), lambda: self._ask("POST", path, body))
+        return await self._calls.get((path, schema), lambda: self._ask("POST", path, body, read))
 
-    async def _ask(self, method: str, path: str, body: Any) -> Any:
+    async def _ask(self, method: str, path: str, body: Any, read: Read) -> Any:
         """Send a request until it is answered; return what the answer says, None if that is that there is none."""
         late = RegistryError(self._shown, f"no answer within {self._timeout:g} s")
         return await retry(
-            lambda: self._attempt(method, path, body), Backoff(first_s=0.1), limit_s=self._timeout, late=late
+            lambda: self._attempt(method, path, body, read), Backoff(first_s=0.1), limit_s=self._timeout, late=late
         )
 
-    async def _attempt(self, method: str, path: str, body: Any) -> Any:
+    async def _attempt(self, method: str, path: str, body: Any, read: Read) -> Any:
         if not self._open:
             raise Closed(f"{self!r} is not open: use it inside its async with block")
         url, headers = self._urls[self._attempts % len(self._urls)], {"Accept": CONTENT_TYPE}
@@ -240,7 +250,7 @@ class SchemaRegistry:
         except self._http_errors as error:
             self._attempts += 1  # the next one is for the next of the URLs
             raise RegistryError(self._shown, _reason(error)) from error
-        return self._answer(response)
+        return self._answer(response, read)
 
     async def _bearer(self) -> str:
         if self._token is None or isinstance(self._token, str):
@@ -248,13 +258,14 @@ class SchemaRegistry:
         made = await self._token()
         return made if isinstance(made, str) else made[0]
 
-    def _answer(self, response: httpx2.Response) -> Any:
+    def _answer(self, response: httpx2.Response, read: Read) -> Any:
         try:
             answer = response.json()
         except ValueError:
             answer = None
         if response.status_code == HTTPStatus.OK and isinstance(answer, dict):
-            return answer
+            with suppress(KeyError, TypeError, ValueError):  # it is something else
+                return read(answer)
         error = answer if isinstance(answer, dict) else {}
         if response.status_code == HTTPStatus.NOT_FOUND and error.get("error_code") in MISSING_CODES:
             return None
@@ -289,7 +300,10 @@ def _schema(response: Mapping[str, Any]) -> Schema:
     references = (
         Reference(each["name"], each["subject"], each["version"]) for each in response.get("references") or ()
     )
-    return Schema(response.get("schemaType") or "AVRO", response["schema"], tuple(references))
+    text: str = response["schema"]
+    if not isinstance(text, str):
+        raise TypeError("a schema is a text")
+    return Schema(response.get("schemaType") or "AVRO", text, tuple(references))
 
 
 def _schema_id(response: Mapping[str, Any]) -> SchemaId:
