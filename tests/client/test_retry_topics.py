@@ -337,6 +337,20 @@ async def test_an_error_that_has_no_text_is_a_dead_letter_like_any_other(clock: 
     assert dict(dead.record.headers)["odradek.error"] == b"(its text failed: RuntimeError)"
 
 
+async def test_an_error_with_a_long_text_is_logged_by_its_beginning(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handle(record: Record) -> None:
+        raise ValueError("e" * 1_000_000)
+
+    cluster = make_cluster(1)
+    with caplog.at_level("INFO", "odradek.each"):
+        async with handling(cluster, handle, retries=1, retry_topics={"t.5s": 0.0}):
+            await until(lambda: cluster.committed("g").get(SHORT) == 1)
+    texts = [record.getMessage() for record in caplog.records if "ValueError" in record.getMessage()]
+    assert {text.split()[0] for text in texts} == {"attempt", "sending"} and max(map(len, texts)) < 1500
+
+
 # ---- records that cannot be decoded -----------------------------------------------------------------------------
 
 

@@ -295,7 +295,7 @@ class HandlerPool:
             if attempt == self._options["retries"]:
                 await self._retry_later_or_give_up(job, error, attempt + 1)
                 return
-            log.info("attempt %d failed: %s: %r", attempt + 1, self._describe(job), error)
+            log.info("attempt %d failed: %s: %.1000r", attempt + 1, self._describe(job), error)
             await anyio.sleep(backoff.delay(attempt, random()))
             attempt += 1
 
@@ -326,7 +326,7 @@ class HandlerPool:
             await self._give_up(failure, job)
             return
         delay_s = self._options["retry_topics"][left[0]]
-        log.info("sending to %s, due in %g s: %s: %r", left[0], delay_s, self._describe(job), error)
+        log.info("sending to %s, due in %g s: %s: %.1000r", left[0], delay_s, self._describe(job), error)
         due_ms = int((time.time() + delay_s) * 1000)
         if not await send_to_retry(self._dead_letter_producer, left[0], failure, due_ms):
             log.warning("too large for %s: %s", left[0], self._describe(job))
@@ -336,7 +336,7 @@ class HandlerPool:
         topic = self._options["dead_letter"]
         if topic is None:
             raise failure.error
-        log.warning("sending to %s: %s: %r", topic, self._describe(job), failure.error)
+        log.warning("sending to %s: %s: %.1000r", topic, self._describe(job), failure.error)
         await send_dead_letter(self._dead_letter_producer, topic, failure)
 
     async def _name_slow_handlers(self) -> None:
