@@ -532,6 +532,8 @@ def test_an_open_transaction_is_listed_described_and_aborted(odradek: Run, broke
         ("acl remove --apply", "which entries?"),
         ("acl remove -r topic: --apply", "'topic:': the name is empty"),
         ("acl add -p User:a -o read -r topic:", "'topic:': the name is empty"),
+        ("acl add -p User:a -o read -r cluster:mine", "'cluster:mine': the only name of a cluster is kafka-cluster"),
+        ("acl list -r cluster:mine", "'cluster:mine': the only name of a cluster is kafka-cluster"),
         ("acl remove --pattern match --apply", "which entries?"),
         ("users remove", "Missing argument"),
         ("users set a --iterations 1", "not in the range"),

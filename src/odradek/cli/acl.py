@@ -110,6 +110,8 @@ def _resource(text: str) -> tuple[AclResource, str | None]:
         raise click.BadParameter(f"{text!r}: the type must be one of {', '.join(_names(AclResource))}")
     if mark and not name:
         raise click.BadParameter(f"{text!r}: the name is empty")
+    if kind == "cluster" and name not in ("", WHOLE_CLUSTER):
+        raise click.BadParameter(f"{text!r}: the only name of a cluster is {WHOLE_CLUSTER}, which cluster alone means")
     return AclResource[kind.upper()], name or (WHOLE_CLUSTER if kind == "cluster" else None)
 
 
