@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -183,14 +185,23 @@ def test_capabilities_begin_with_the_versions_that_have_them() -> None:
 
 
 def test_what_brokers_have_in_common_is_what_each_of_them_has() -> None:
-    one = BrokerVersions({0: VersionRange(0, 8), 1: VersionRange(0, 11), 22: VersionRange(0, 1)}, {"x": 2, "y": 1})
-    other = BrokerVersions({0: VersionRange(3, 8), 1: VersionRange(4, 10), 28: VersionRange(0, 3)}, {"x": 1})
+    one = BrokerVersions({0: VersionRange(0, 8), 1: VersionRange(0, 11), 22: VersionRange(0, 1)})
+    other = BrokerVersions({0: VersionRange(3, 8), 1: VersionRange(4, 10), 28: VersionRange(0, 3)})
     for brokers in ((one, other), (other, one)):
         common = BrokerVersions.common(brokers)
         assert common.offered == {0: VersionRange(3, 8), 1: VersionRange(4, 10)}
-        assert common.finalized.get("x") == 1 and not common.finalized.get("y")
         assert common.release is None
     assert BrokerVersions.common([one]) is one
+
+
+def test_levels_of_features_are_those_of_the_newest_epoch() -> None:
+    offered = {0: VersionRange(0, 8)}
+    before = BrokerVersions(offered, {"x": 1, "y": 1}, features_epoch=7)
+    after = BrokerVersions(offered, {"x": 2}, features_epoch=8)
+    starting = BrokerVersions(offered)  # it has not heard of any yet
+    for brokers in permutations((before, after, starting)):
+        common = BrokerVersions.common(brokers)
+        assert common.finalized == {"x": 2} and common.features_epoch == 8
 
 
 def test_the_release_that_brokers_have_in_common_is_the_oldest_one() -> None:

@@ -541,6 +541,18 @@ async def test_the_quorum_and_features_are_those_of_the_tools(cluster: KafkaClus
             return "share.version" not in (await k.admin.describe_features()).finalized
 
         await until(is_off)
+        async with od.connect(f"kafka://{cluster.bootstrap}") as already_open:
+
+            async def can_share() -> bool:
+                try:
+                    async with already_open.share_consumer("t", group="features"):
+                        return True
+                except od.Unsupported:
+                    return False
+
+            assert not await can_share()
+            (await k.admin.update_features({"share.version": 1})).check()
+            await until(can_share)
         with pytest.raises(od.BrokerError, match=r"kraft\.version"):
             await k.admin.add_voter(7, "AAECAwQFBgcICQoLDA0ODw", {"CONTROLLER": ("127.0.0.1", 1)})
         with pytest.raises(od.BrokerError, match="BROKER_ID_NOT_REGISTERED"):

@@ -108,6 +108,7 @@ class BrokerVersions:
         finalized: Feature name -> finalized level of the cluster (KIP-584).
         at_most: API key -> highest version to use, as set by the user.
         release: The release; None for brokers that respond to ApiVersions.
+        features_epoch: Grows with every change of `finalized`; -1 where there is none.
     """
 
     def __init__(
@@ -116,8 +117,10 @@ class BrokerVersions:
         finalized: Mapping[str, int] | None = None,
         at_most: Mapping[int, int] | None = None,
         release: str | None = None,
+        features_epoch: int = -1,
     ) -> None:
         self.offered, self.finalized, self.release = _repair(offered), dict(finalized or {}), release
+        self.features_epoch = features_epoch
         self._at_most = dict(at_most or {})
         self._chosen: dict[tuple[int, bool, bool], int] = {}
 
@@ -126,7 +129,7 @@ class BrokerVersions:
         """Make one of a response without an error."""
         offered = {api.api_key: VersionRange(api.min_version, api.max_version) for api in response.api_keys}
         finalized = {feature.name: feature.max_version_level for feature in response.finalized_features}
-        return cls(offered, finalized, at_most)
+        return cls(offered, finalized, at_most, features_epoch=response.finalized_features_epoch)
 
     @classmethod
     def of_release(cls, release: str, at_most: Mapping[int, int] | None = None) -> BrokerVersions:
@@ -141,7 +144,7 @@ class BrokerVersions:
     @classmethod
     def common(cls, brokers: Sequence[BrokerVersions]) -> BrokerVersions:
         """Return what each of some brokers has: one of them may have an older version of this request, another one of
-        that."""
+        that. Levels of features are the cluster's: those of the newest epoch count."""
         first, *others = brokers
         if not others:
             return first
@@ -152,9 +155,9 @@ class BrokerVersions:
             for key in first.offered
             if all(key in each.offered for each in others)
         }
-        finalized = {name: min(each.finalized.get(name, 0) for each in brokers) for name in first.finalized}
+        newest = max(brokers, key=lambda each: each.features_epoch)
         release = min((each.release for each in brokers if each.release is not None), default=None)
-        return cls(offered, finalized, first._at_most, release)
+        return cls(offered, newest.finalized, first._at_most, release, newest.features_epoch)
 
     def __repr__(self) -> str:
         return f"<BrokerVersions {self.release or f'{len(self.offered)} APIs'}>"
