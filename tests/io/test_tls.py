@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
 import pytest
 import trustme
+from cryptography.x509 import load_pem_x509_certificate
 from tests.loops import EVERY_LOOP, on
 
 from odradek.errors import Unreachable
 from odradek.io import tcp
 from odradek.io.security import Security
-from odradek.io.tls import client_context, tls_alert, tls_error
+from odradek.io.tls import ContextSource, client_context, tls_alert, tls_error
 from odradek.io.transport import Transport
 
 from .limits import TimeLimit
@@ -273,3 +276,110 @@ async def test_cancelled_in_the_handshake_it_leaves_nothing_open(silent: int, tr
         await tcp.connect("127.0.0.1", silent, 20, trusting)
     assert scope.cancelled_caught
     assert {task.id for task in anyio.get_running_tasks()} <= before
+
+
+# ---- files that are replaced -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def knowing(authority: trustme.CA) -> Iterator[int]:
+    """A server that sends a client the serial number of its certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.verify_mode = ssl.CERT_REQUIRED
+    authority.configure_trust(context)
+    authority.issue_cert("localhost", "127.0.0.1").configure_cert(context)
+
+    def work(connection: socket.socket) -> None:
+        with context.wrap_socket(connection, server_side=True) as secured:
+            certificate = secured.getpeercert() or {}
+            secured.sendall(str(certificate["serialNumber"]).rjust(40).encode())
+
+    yield from serving(work)
+
+
+class Files:
+    """Files of a client's certificate, key and authority.
+
+    Args:
+        folder: Where they are.
+        authority: Signs the certificates.
+    """
+
+    def __init__(self, folder: Path, authority: trustme.CA) -> None:
+        self.certificate, self.key, self.ca = folder / "tls.crt", folder / "tls.key", folder / "ca.crt"
+        self.authority = authority
+        self.ca.write_bytes(authority.cert_pem.bytes())
+
+    @property
+    def security(self) -> Security:
+        return Security(ssl_cafile=str(self.ca), ssl_certfile=str(self.certificate), ssl_keyfile=str(self.key))
+
+    def replace(self) -> trustme.LeafCert:
+        """Write another certificate with its key."""
+        issued = self.authority.issue_cert("client@odradek.example")
+        self.write_certificate(issued)
+        self.key.write_bytes(issued.private_key_pem.bytes())
+        return issued
+
+    def write_certificate(self, issued: trustme.LeafCert) -> None:
+        self.certificate.write_bytes(b"".join(each.bytes() for each in issued.cert_chain_pems))
+
+
+def serial(issued: trustme.LeafCert) -> int:
+    return int(load_pem_x509_certificate(issued.cert_chain_pems[0].bytes()).serial_number)
+
+
+async def shown(port: int, source: ContextSource) -> int:
+    """Return the number of the certificate that a new connection shows."""
+    with anyio.fail_after(30):
+        transport = await tcp.connect("127.0.0.1", port, 30, source.current())
+        handler = Echoed(transport, b"".rjust(40))
+        handler.left.clear()
+        await transport.run(handler)  # type: ignore[arg-type]
+    return int(handler.received, 16)
+
+
+async def test_a_new_connection_has_the_certificate_that_is_on_disk_by_then(
+    knowing: int, authority: trustme.CA, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = Files(tmp_path, authority)
+    first = files.replace()
+    source = ContextSource(files.security)
+    assert await shown(knowing, source) == serial(first)
+    assert source.current() is source.current(), "read once until something changes"
+    second = files.replace()
+    assert await shown(knowing, source) == serial(second)
+    with caplog.at_level(logging.WARNING, "odradek.security"):
+        third = authority.issue_cert("client@odradek.example")
+        files.write_certificate(third)
+        assert [await shown(knowing, source) for _ in range(2)] == [serial(second)] * 2, "its key is yet to be written"
+        assert [each.getMessage() for each in caplog.records] == [
+            f"ssl_certfile={str(files.certificate)!r}: key values mismatch; "
+            "connections are opened with what was read before"
+        ]
+        files.key.unlink()
+        assert await shown(knowing, source) == serial(second)
+        assert "no such file" in caplog.records[-1].getMessage().lower() and len(caplog.records) == 2
+    files.key.write_bytes(third.private_key_pem.bytes())
+    assert await shown(knowing, source) == serial(third)
+
+
+async def test_authorities_on_disk_are_those_that_are_trusted(
+    knowing: int, authority: trustme.CA, tmp_path: Path
+) -> None:
+    files = Files(tmp_path, authority)
+    files.replace()
+    source = ContextSource(files.security)
+    files.ca.write_bytes(trustme.CA().cert_pem.bytes())
+    error = await failure(knowing, source.current())
+    assert "certificate is not accepted" in error.why
+    files.ca.write_bytes(authority.cert_pem.bytes())
+    await shown(knowing, source)
+
+
+def test_a_context_that_was_given_is_used_as_it_is(tmp_path: Path) -> None:
+    context, file = ssl.create_default_context(), tmp_path / "ca.pem"
+    file.touch()
+    source = ContextSource(Security(ssl_context=context, ssl_cafile=str(file)))
+    file.write_text("no certificate")
+    assert source.current() is context

@@ -35,7 +35,8 @@ class Security:
     """Options of TLS and SASL, for `connect`. The scheme of the URL says which of them are used.
 
     An option of type str that is not given is read from the environment when `connect` is called: `sasl_password` from
-    ODRADEK_SASL_PASSWORD, and so on. Secrets appear in no repr, error or log.
+    ODRADEK_SASL_PASSWORD, and so on. Secrets appear in no repr, error or log. Files of certificates and keys are read
+    again for new connections once they have changed.
 
     Args:
         sasl_mechanism: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512`, `OAUTHBEARER` or `GSSAPI`.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odradek.errors import ConfigError, Unreachable
@@ -12,7 +14,9 @@ from odradek.errors import ConfigError, Unreachable
 if TYPE_CHECKING:
     from odradek.io.security import Security
 
-__all__ = ["client_context", "tls_alert", "tls_error"]
+__all__ = ["ContextSource", "client_context", "tls_alert", "tls_error"]
+
+log = logging.getLogger("odradek.security")
 
 _EXPIRED, _NOT_YET_VALID, _HOST_MISMATCH, _ADDRESS_MISMATCH = 10, 9, 62, 64
 """Numbers of OpenSSL's verification errors (X509_V_ERR_...)."""
@@ -28,6 +32,59 @@ _ALERT = "_ALERT_"
 
 _OF_CERTIFICATE = ("certificate", "unknown ca")
 """Parts of the names of alerts about the certificate of the client."""
+
+
+class ContextSource:
+    """The context for new connections, which is made again once a file of certificates or keys has changed: what
+    renews certificates replaces the files, and the ones before are refused some time later.
+
+    Args:
+        security: Options of TLS.
+
+    Raises:
+        ConfigError: See `client_context`.
+    """
+
+    def __init__(self, security: Security) -> None:
+        self._security = security
+        self._read = self._refused = self._versions()
+        self._context = client_context(security)
+
+    def current(self) -> ssl.SSLContext:
+        """Return the context for a connection that is about to be opened. While the files are no certificate with its
+        key, because only one of them is written so far, it is the one before; that is logged once for each change."""
+        versions = self._versions()  # before they are read: a change meanwhile is noticed the next time
+        if versions != self._read:
+            try:
+                self._context = client_context(self._security)
+            except ConfigError as error:
+                if versions != self._refused:
+                    log.warning("%s; connections are opened with what was read before", error)
+                self._refused = versions
+            else:
+                self._read = self._refused = versions
+        return self._context
+
+    def _versions(self) -> list[tuple[int, ...] | None]:
+        """Return what changes with the contents of each file."""
+        return [_version(file) for file in _files(self._security)]
+
+
+def _files(security: Security) -> list[str]:
+    """Return the files that a context is made of."""
+    if security.ssl_context is not None:
+        return []
+    authorities = [security.ssl_cafile if security.ssl_ca_pem is None else None]
+    own = [security.ssl_certfile, security.ssl_keyfile] if security.ssl_certificate_pem is None else []
+    return [file for file in authorities + own if file is not None]
+
+
+def _version(file: str) -> tuple[int, ...] | None:
+    try:
+        status = Path(file).stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def client_context(security: Security) -> ssl.SSLContext:

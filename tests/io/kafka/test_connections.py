@@ -6,10 +6,12 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+import trustme
 from tests.client.observed import Recorder
 from tests.io.kafka.peer import EVERYTHING, Peer, negotiate
 from tests.io.limits import end_time_limits
@@ -21,6 +23,8 @@ from odradek.io.connection import ConnectionOptions, State
 from odradek.io.kafka.authentication import TokenSource
 from odradek.io.kafka.connections import BOOTSTRAP_ID, BrokerConnections
 from odradek.io.observation import observer_calls
+from odradek.io.security import Security
+from odradek.io.tls import ContextSource
 from odradek.observe import ConnectionEnded, ConnectionOpened
 from odradek.types import Broker
 from odradek.wire.kafka.messages.groups import ConsumerGroupHeartbeatRequest
@@ -282,6 +286,33 @@ async def test_what_all_brokers_have_does_not_follow_from_their_version_of_produ
         await connections.ask_metadata(Broker(3 - older, f"b{3 - older}", 9092), lambda versions: MetadataRequest())
         common = connections.known.common()
         assert common is not None and common.has_group_fencing, "the older broker has left"
+
+
+async def test_every_connection_has_the_context_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer, contexts = cluster((1, "b", 9092)), []
+
+    async def dial(host: str, port: int, timeout: float, tls: object, proxy: object) -> Any:
+        contexts.append(tls)
+        return await peer.dial(host, port, timeout)
+
+    monkeypatch.setattr("odradek.io.kafka.connections.connect", dial)
+    authority = trustme.CA().cert_pem.bytes()
+    with trustme.Blob(authority).tempfile() as file:
+        connections = BrokerConnections(
+            frozenset(["b:9092"]),
+            client_id="me",
+            request_timeout_s=20.0,
+            options=OPTIONS,
+            tls=ContextSource(Security(ssl_cafile=file)),
+        )
+        async with anyio.create_task_group() as peer.group, connections:
+            for purpose in ("produce", "fetch"):
+                await connections.ask(
+                    Broker(1, "b", 9092), MetadataRequest, lambda versions: MetadataRequest(), purpose
+                )
+                Path(file).write_bytes(authority * 2)  # noqa: ASYNC240 - a small one
+            await peer.hang_up()
+    assert len(contexts) == len(set(contexts)) == 2
 
 
 async def test_each_kind_of_work_has_its_own_until_it_is_closed() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import ssl
 from collections.abc import Callable, Iterable
 from copy import copy
 from random import random
@@ -26,6 +25,7 @@ from odradek.io.kafka.handshake import Identity, KafkaHandshake, KnownVersions, 
 from odradek.io.kafka.metadata import SILENCE_S
 from odradek.io.observation import ConnectionObservation
 from odradek.io.tcp import connect
+from odradek.io.tls import ContextSource
 from odradek.io.transport import Transport
 from odradek.types import Broker
 from odradek.wire.kafka.messages.metadata import ApiVersionsRequest, MetadataRequest, MetadataResponse
@@ -51,7 +51,7 @@ class BrokerConnections:
         client_id: In every request.
         request_timeout_s: From a call to its result (s).
         options: For every connection.
-        tls: The context of TLS; None without TLS.
+        tls: The source of contexts of TLS; None without TLS.
         login: The login; None without SASL.
         tokens: The source of the login's bearer tokens.
         observer: Told of what happens to every connection.
@@ -65,7 +65,7 @@ class BrokerConnections:
         client_id: str,
         request_timeout_s: float,
         options: ConnectionOptions,
-        tls: ssl.SSLContext | None = None,
+        tls: ContextSource | None = None,
         login: Login | None = None,
         tokens: TokenSource | None = None,
         observer: ObserverCalls | None = None,
@@ -229,7 +229,8 @@ class BrokerConnections:
             await self._tokens.ensure(f"{host}:{port}")
         if self._login is not None and self._login.prepare is not None:
             await self._login.prepare(host, timeout)
-        return await connect(host, port, timeout, self._tls, self._proxy)
+        tls = None if self._tls is None else self._tls.current()
+        return await connect(host, port, timeout, tls, self._proxy)
 
     async def _connect_advertised(self, host: str, port: int, timeout: float) -> Transport:
         """Connect to an address that a broker advertises, and the URL has not: nothing shows that it can be reached."""

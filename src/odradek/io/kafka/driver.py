@@ -30,7 +30,7 @@ from odradek.io.kafka.log_access import KafkaLogAccess
 from odradek.io.kafka.metadata import SILENCE_S, KafkaMetadata, MetadataOptions
 from odradek.io.kafka.topic_check import TopicCheck
 from odradek.io.retry import first_answer, may_be_of_one_broker, quickest_answer
-from odradek.io.tls import client_context
+from odradek.io.tls import ContextSource
 from odradek.types import Broker, KiB
 from odradek.wire.kafka import messages
 from odradek.wire.kafka.schema import Request, Response
@@ -149,7 +149,7 @@ class KafkaDriver:
             client_id=self._options.client_id,
             request_timeout_s=self._options.request_timeout_s,
             options=self._options.connection,
-            tls=client_context(_or_default(security)) if tls else None,
+            tls=ContextSource(_or_default(security)) if tls else None,
             login=login,
             tokens=tokens,
             observer=self.observer,

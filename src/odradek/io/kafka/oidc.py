@@ -16,7 +16,7 @@ from urllib.parse import quote_plus, urlsplit
 from odradek.errors import ConfigError
 from odradek.io.http import closing_handshakes
 from odradek.io.security import Security, TokenError
-from odradek.io.tls import client_context
+from odradek.io.tls import ContextSource
 
 __all__ = ["ClientCredentials"]
 
@@ -50,7 +50,7 @@ class ClientCredentials:
                 "sasl_oauth_token_url needs either sasl_oauth_client_secret or sasl_oauth_client_secret_file, or "
                 "ODRADEK_SASL_OAUTH_CLIENT_SECRET"
             )
-        self._tls = client_context(Security(ssl_cafile=security.sasl_oauth_cafile))
+        self._tls = ContextSource(Security(ssl_cafile=security.sasl_oauth_cafile))
         self._http = httpx2
 
     def __repr__(self) -> str:
@@ -69,8 +69,9 @@ class ClientCredentials:
         """Return status and body of the response."""
         form = {"grant_type": "client_credentials"} | ({"scope": self._scope} if self._scope else {})
         headers = {"Accept": "application/json", "Authorization": f"Basic {self._credentials()}"}
+        tls = self._tls.current()
         try:
-            async with self._http.AsyncClient(verify=self._tls, timeout=None) as http:  # the limit is `TokenSource`'s
+            async with self._http.AsyncClient(verify=tls, timeout=None) as http:  # the limit is `TokenSource`'s
                 response = await http.post(self._url, data=form, headers=headers, extensions=closing_handshakes())
         except self._http.HTTPError as error:
             unanswered = TokenError(f"{self._url}: {type(error).__name__}: {_cause(error)}")
