@@ -648,6 +648,37 @@ async def test_an_outage_of_the_token_provider_that_outlasts_the_token_is_no_ref
         await connection.submit(MetadataRequest())
 
 
+async def test_a_token_that_a_broker_has_refused_is_not_shown_again() -> None:
+    """It may have been revoked long before its expiry."""
+    fetched: list[str] = []
+
+    async def provider() -> tuple[str, float]:
+        await anyio.lowlevel.checkpoint()
+        fetched.append(f"token{len(fetched)}")
+        return fetched[-1], 3600.0
+
+    tokens = TokenSource(provider, 5.0, wall_clock=lambda: 0.0)
+    bearer = login(Security(sasl_mechanism="OAUTHBEARER", sasl_token_provider=provider), tokens)
+    peer, shown = sasl_peer(), list[bytes]()
+
+    def answer(request: SaslAuthenticateRequest, version: int) -> SaslAuthenticateResponse:
+        shown.append(bytes(request.auth_bytes))
+        return SaslAuthenticateResponse(error_code=58 if b"token0" in request.auth_bytes else 0)
+
+    peer.answers[SaslAuthenticateRequest] = answer
+
+    async def dial(host: str, port: int, timeout: float) -> Any:
+        await tokens.ensure(f"{host}:{port}")
+        return await Peer.dial(peer, host, port, timeout)
+
+    peer.dial = dial  # type: ignore[method-assign]
+    async with connection_to(peer, bearer) as connection:
+        with pytest.raises(AuthFailed):
+            await connection.submit(MetadataRequest())
+        await connection.submit(MetadataRequest())
+    assert fetched == ["token0", "token1"] and b"token1" in shown[-1]
+
+
 async def test_a_bad_bearer_token_of_the_provider_is_an_authentication_failure() -> None:
     error = await failure(sasl_peer(), Login("OAUTHBEARER", lambda host: OAuthBearer("not a token").exchange()))
     assert "not a token" not in str(error)

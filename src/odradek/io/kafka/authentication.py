@@ -81,6 +81,11 @@ class TokenSource:
             raise self._unreachable(host, self._failure) from self._failure
         return self.token
 
+    def refused(self) -> None:
+        """Have another token fetched for the next connection: a broker has refused this one, which may have been
+        revoked before its expiry. In any thread."""
+        self._refresh_at = min(self._refresh_at, self._clock())
+
     async def ensure(self, address: str) -> None:
         """Fetch a token unless the present one is fresh. Cancellation: safe.
 
@@ -246,7 +251,7 @@ def _bearer(security: Security, tokens: TokenSource | None) -> Login:
         except OdradekError as error:
             raise AuthFailed("OAUTHBEARER", error.message()) from None
 
-    return Login("OAUTHBEARER", begin)
+    return Login("OAUTHBEARER", begin) if tokens is None else Login("OAUTHBEARER", begin, refused=tokens.refused)
 
 
 FACTORIES: dict[str, Callable[[Security, TokenSource | None], Login]] = {

@@ -84,11 +84,13 @@ class Login(NamedTuple):
         mechanism: Its name.
         begin: Begins an exchange with the broker on a host, for one connection.
         prepare: Awaited before a connection to a host is opened, with a time limit (s). Raises Unreachable.
+        refused: Called when a broker has refused the credentials; in any thread.
     """
 
     mechanism: str
     begin: Callable[[str], Exchange]
     prepare: Callable[[str, float], Awaitable[None]] | None = None
+    refused: Callable[[], None] = lambda: None
 
 
 class Session(NamedTuple):
@@ -342,6 +344,7 @@ class KafkaHandshake:
                         lifetime_ms: int = end.value
                         break
         except AuthFailed as error:
+            self._login.refused()
             raise self._explained(error) from error
         except Unreachable:
             failed_logins[self._address] += 1
