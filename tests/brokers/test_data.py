@@ -215,6 +215,18 @@ async def test_a_time_in_a_topic_whose_records_have_none_is_never_late(kafka: Ka
             assert [record.value async for record in reader] == [b"%d" % n for n in range(5)]
 
 
+async def test_headers_are_rejected_by_a_topic_whose_format_has_none(kafka: KafkaBroker, topic: str) -> None:
+    if not has(kafka, (0, 11)) or has(kafka, (3,)):
+        pytest.skip("without headers, or without older formats")
+    kafka.create_topic(topic, config={"message.format.version": "0.10.2"})
+    async with connect(kafka) as cluster, cluster.producer(deliver_within=60) as out:
+        for value in (b"1", b"2"):
+            with pytest.raises(od.Rejected, match=r"UNSUPPORTED_FOR_MESSAGE_FORMAT .* message\.format\.version"):
+                await out.send(topic, b"with headers", headers=[("name", b"")])
+            await out.send(topic, value)
+        assert [record.value async for record in _up_to(cluster, topic, 2)] == [b"1", b"2"]
+
+
 @pytest.mark.parametrize("acks", ["all", 1, 0])
 async def test_records_arrive_with_every_kind_of_acknowledgement(
     kafka: KafkaBroker, topic: str, acks: Any, ran: Ran

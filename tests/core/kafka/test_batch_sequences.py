@@ -199,12 +199,53 @@ def test_a_topic_that_is_given_an_older_format_goes_on_without_numbers_in_order(
     assert bench.outcomes() == ["a: written", "b: written", "c: written", "d: written"]
 
 
-def test_a_batch_without_numbers_that_is_refused_for_its_format_has_headers_and_is_rejected() -> None:
+def test_a_batch_with_headers_is_rejected_by_a_topic_in_a_format_before_0_11() -> None:
+    """It keeps its number, for which it is refused: without one, a broker would answer UNKNOWN_SERVER_ERROR."""
     bench = Bench(sequences=WithoutNumbers())
     bench.put("a")
-    for _ in range(2):
-        bench.answer(bench.send()[0], ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
-    assert bench.outcomes() == ["a: Rejected"]
+    bench.answer(bench.send()[0], ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
+    bench.answer(bench.send()[0], offset=0)
+    for text in "bc":
+        record = ProducerRecord(text.encode(), headers=(("h", b""),))
+        bench.acc.append(bench.topic, 11, record, None, None, 0.0)
+        (request,) = bench.send()
+        assert request.batches[0].stamp is not None
+        bench.answer(request, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
+    bench.put("d")
+    (request,) = bench.send()
+    assert request.batches[0].stamp is None
+    bench.answer(request, offset=1)
+    assert bench.outcomes() == ["a: written", "b: Rejected", "c: Rejected", "d: written"]
+
+
+def test_a_producer_that_loses_the_right_to_be_idempotent_goes_on_without_numbers_in_order() -> None:
+    """Brokers before 2.8 check it with each batch."""
+    bench = Bench(sequences=WithoutNumbers())
+    bench.put("z")
+    bench.answer(bench.send()[0], offset=0)
+    bench.put("a", "b", "c")
+    requests = bench.send()
+    assert len(requests) == 3
+    for request in requests:
+        bench.answer(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    for text in "abc":
+        (request,) = bench.send()
+        assert (texts(request.batches[0]), request.batches[0].stamp) == (text, None)
+        bench.answer(request, offset=0)
+    assert bench.outcomes() == [f"{text}: written" for text in "zabc"] and bench.fatal is None
+
+
+def test_a_batch_in_doubt_is_not_written_again_once_the_right_to_be_idempotent_is_lost() -> None:
+    bench = Bench(sequences=WithoutNumbers())
+    bench.put("z")
+    bench.answer(bench.send()[0], offset=0)
+    bench.put("a", "b")
+    first, second = bench.send()
+    bench.apply(bench.acc.retry(first, LOST))
+    bench.answer(second, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    bench.answer(bench.send()[0], ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    bench.answer(bench.send()[0], offset=0)
+    assert bench.outcomes() == ["z: written", "a: OutcomeUnknown", "b: written"] and bench.fatal is None
 
 
 def test_a_batch_that_may_be_written_with_a_number_is_not_written_without_one() -> None:

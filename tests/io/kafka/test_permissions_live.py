@@ -106,3 +106,23 @@ async def test_a_producer_says_why_a_topic_is_not_written_any_more(broker: Kafka
         (await k.admin.delete_acls(entry)).check()
         await wait_for_partitions(1)
         await out.send(topic, b"afterwards")
+
+
+async def test_a_producer_goes_on_without_the_right_to_be_idempotent(broker: KafkaBroker) -> None:
+    """Brokers before 2.8 check it with each batch, later ones never."""
+    topic = uuid4().hex
+    broker.create_topic(topic, 1)
+    entry = Acl(AclResource.CLUSTER, "kafka-cluster", "User:alice", AclOperation.IDEMPOTENT_WRITE, AclPermission.DENY)
+    async with (
+        od.connect(f"kafka://127.0.0.1:{broker.plaintext_port}") as k,
+        as_alice(broker) as alice,
+        alice.producer(deliver_within=60) as out,
+    ):
+        await out.send(topic, b"0")
+        (await k.admin.create_acls(entry)).check()
+        for number in range(1, 20):
+            await out.send(topic, b"%d" % number)
+            await anyio.sleep(0.1)  # brokers hear of it a moment later
+        (await k.admin.delete_acls(entry)).check()
+        async with k.reader(topic, start=od.EARLIEST, until=od.LATEST) as reader:
+            assert [record.value async for record in reader] == [b"%d" % number for number in range(20)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from odradek.core.interfaces import PartitionBatch, PartitionResult
+from odradek.core.kafka.produce import has_headers
 from odradek.core.kafka.producer_state import IdempotentProducer, NextStep, Stamp
 from odradek.errors import BrokerError, Fenced, MessageTooLarge
 from odradek.types import TopicPartition
@@ -67,8 +68,9 @@ class BatchSequences:
         return self.producer.can_send(batch.partition, batch.stamp)
 
     def assign(self, batch: PartitionBatch) -> None:
-        """Set the stamp of a batch that is about to be sent for the first time."""
-        if not self._enabled or batch.partition.topic in self._without:
+        """Set the stamp of a batch that is about to be sent for the first time. One with headers has it in each topic:
+        without it, a broker that cannot store them says no more than UNKNOWN_SERVER_ERROR."""
+        if not self._enabled or (batch.partition.topic in self._without and not has_headers(batch.records)):
             return
         stamp = self.producer.stamp(batch.partition, len(batch.records))
         batch.stamp = stamp

@@ -226,7 +226,18 @@ def _error(batch: PartitionBatch, code: int, context: str) -> OdradekError:
         error.hint = "raise max.message.bytes of the topic"
     elif code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT:
         error.hint = "topics whose message.format.version is older than 0.11 take no transactions and no headers"
+    elif code == ErrorCode.UNKNOWN_SERVER_ERROR and has_headers(batch.records):
+        error.hint = "the broker's log says why; topics whose message.format.version is older than 0.11 take no headers"
     return error
+
+
+def has_headers(records: Sequence[bytes | ProducerRecord]) -> bool:
+    """Return True if a record has headers, as far as that is known of records that came encoded."""
+    if isinstance(records, PackedRecords):
+        return records.headers is not None
+    if isinstance(records, EncodedRecords):
+        return False
+    return any(isinstance(each, ProducerRecord) and each.headers for each in records)
 
 
 # ---- records ------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from odradek.core.interfaces import PartitionBatch, PartitionResult
 from odradek.core.kafka.batch_sequences import BatchSequences
 from odradek.core.kafka.broker_errors import broker_error
+from odradek.core.kafka.produce import has_headers
 from odradek.core.kafka.producer_state import IdempotentProducer, NextStep
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import BrokerError, RemoteProtocolError
@@ -45,8 +46,7 @@ class KafkaProducerSequences(BatchSequences):
         """
         response = await self._ask(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=NO_TIMEOUT_MS))
         if response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-            log.warning("this client may not write idempotently (IdempotentWrite): batches may be repeated")
-            self.disable()
+            self._do_without()
         elif response.error_code:
             raise broker_error(response.error_code, "InitProducerId")
         elif response.producer_id < 0 or response.producer_epoch < 0:
@@ -54,15 +54,27 @@ class KafkaProducerSequences(BatchSequences):
         else:
             self.set_identity(response.producer_id, response.producer_epoch)
 
+    def _do_without(self) -> None:
+        if self._enabled:
+            log.warning("this client may not write idempotently (IdempotentWrite): batches may be repeated")
+        self.disable()
+
     def _meaning(self, step: NextStep, batch: PartitionBatch, result: PartitionResult) -> PartitionResult:
         """Return what a decision makes of a result. Brokers before 3.0 refuse numbered batches of a topic whose records
-        are in a format before 0.11 (message.format.version): those of such a topic are sent without numbers."""
+        are in a format before 0.11 (message.format.version): those of such a topic are sent without numbers, unless
+        they have headers. Brokers before 2.8 refuse them of a client that has lost the right."""
         error, resolved = result.error, super()._meaning(step, batch, result)
-        if isinstance(error, BrokerError) and error.code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT:
-            topic = batch.partition.topic
-            if self.disable_for(topic):
+        if not isinstance(error, BrokerError):
+            return resolved
+        if error.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            self._do_without()
+        elif error.code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT and not has_headers(batch.records):
+            if self.disable_for(topic := batch.partition.topic):
                 log.warning("topic %s has a record format before 0.11: its batches may be repeated", topic)
-            if not batch.may_be_written:
-                batch.stamp = batch.encoded = None
-                error.retriable = True
+        else:
+            return resolved
+        error.fatal = False
+        if not batch.may_be_written:
+            batch.stamp = batch.encoded = None
+            error.retriable = True
         return resolved
