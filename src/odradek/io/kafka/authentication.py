@@ -82,8 +82,8 @@ class TokenSource:
         return self.token
 
     def refused(self) -> None:
-        """Have another token fetched for the next connection: a broker has refused this one, which may have been
-        revoked before its expiry. In any thread."""
+        """Record that a broker has refused the token, which may have been revoked before its expiry: another one is
+        fetched for the next connection. In any thread."""
         self._refresh_at = min(self._refresh_at, self._clock())
 
     async def ensure(self, address: str) -> None:
