@@ -326,6 +326,20 @@ def test_records_that_the_broker_objects_to_are_named() -> None:
     assert "why" in str(result.error)
 
 
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        (None, "produce to t/0: no key: INVALID_RECORD"),
+        ("why", "produce to t/0: why: no key: INVALID_RECORD"),
+        ("why: [message='no key']", "produce to t/0: why: [message='no key']: INVALID_RECORD"),
+    ],
+)
+def test_what_the_broker_objects_to_in_the_only_record_is_said_once(said: str | None, text: str) -> None:
+    bad = BatchIndexAndErrorMessage(batch_index=0, batch_index_error_message="no key")
+    result = read(answer(ErrorCode.INVALID_RECORD, record_errors=(bad,), error_message=said), b"a")
+    assert text in str(result.error)
+
+
 def test_the_leader_that_an_answer_names_is_passed_on() -> None:
     heard: list[tuple[Any, ...]] = []
     leader = LeaderIdAndEpoch(leader_id=2, leader_epoch=5)

@@ -209,7 +209,10 @@ def _refused(batch: PartitionBatch, answer: PartitionProduceResponse | None, con
         if damage is not None:
             return PartitionResult(batch.partition, damage)
     errors = {each.batch_index: each.batch_index_error_message or "" for each in answer.record_errors}
-    error = _error(batch, answer.error_code, f"{context}: {answer.error_message}" if answer.error_message else context)
+    said = [context, answer.error_message or "", errors.get(0, "") if len(batch.records) == 1 else ""]
+    if said[2] in said[1]:  # from 4.0 on the one text has the other
+        del said[2]
+    error = _error(batch, answer.error_code, ": ".join(filter(None, said)))
     # An error with an offset came after the append: the leader stopped leading, say, while it waited for its replicas.
     error.sent = answer.error_code in _MAY_BE_WRITTEN or answer.base_offset >= 0
     log_start = None if answer.log_start_offset < 0 else Position(answer.log_start_offset)
