@@ -8,13 +8,7 @@ import pytest
 from tests.conformance.kafka.apis import APIS
 
 from odradek.core.interfaces import Subscription
-from odradek.core.kafka.group_protocol import (
-    GroupProtocol,
-    assignors_of,
-    falls_back,
-    group_protocol,
-    may_have_gained_protocol,
-)
+from odradek.core.kafka.group_protocol import GroupProtocol, assignors_of, falls_back, group_protocol
 from odradek.core.kafka.member_states import MemberSettings
 from odradek.core.kafka.versions import BrokerVersions, VersionRange
 from odradek.errors import ConfigError, Unsupported
@@ -72,24 +66,6 @@ def test_impossible_subscriptions_are_refused(
 ) -> None:
     with pytest.raises(error, match=text):
         choose(versions, **fields)
-
-
-@pytest.mark.parametrize(
-    ("versions", "fields", "again"),
-    [
-        (NEW, {"group_protocol": "consumer"}, False),
-        (SWITCHED_OFF, {}, True),
-        (SWITCHED_OFF, {"assignors": ["range"]}, False),
-        (SWITCHED_OFF, {"group_protocol": "classic"}, False),
-        (SWITCHED_OFF, {"group_protocol": "consumer"}, True),
-        (OLD, {}, False),
-        (OLD, {"group_protocol": "consumer"}, True),
-    ],
-)
-def test_brokers_are_asked_again_where_a_member_would_have_another_protocol(
-    versions: BrokerVersions, fields: dict[str, Any], again: bool
-) -> None:
-    assert may_have_gained_protocol(Subscription("g", {"t": 1}, **fields), versions) is again
 
 
 def test_assignors_have_the_names_of_the_protocol() -> None:

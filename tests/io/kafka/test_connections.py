@@ -31,7 +31,6 @@ from odradek.wire.kafka.messages.groups import ConsumerGroupHeartbeatRequest
 from odradek.wire.kafka.messages.metadata import (
     ApiVersionsRequest,
     ApiVersionsResponse,
-    FinalizedFeatureKey,
     MetadataRequest,
     MetadataResponse,
     MetadataResponseBroker,
@@ -232,32 +231,6 @@ async def test_what_the_cluster_can_do_is_up_to_its_brokers_of_today(monkeypatch
         peer.answers[MetadataRequest] = cluster((1, "b1", 9092), (3, "b3", 9092)).answers[MetadataRequest]
         await ask(Broker(1, "b1", 9092), EVERYTHING)
         assert known.all_have(has_heartbeat), "the older broker has left"
-
-
-async def test_brokers_are_asked_again_what_they_have_without_waiting_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    peer = cluster((1, "b1", 9092), (2, "b2", 9092))
-    brokers = [Broker(1, "b1", 9092), Broker(2, "b2", 9092)]
-
-    def at_level(level: int) -> ApiVersionsResponse:
-        feature = FinalizedFeatureKey(name="group.version", max_version_level=level, min_version_level=level)
-        return EVERYTHING.__replace__(finalized_features=(feature,), finalized_features_epoch=level)
-
-    async with connected(peer, monkeypatch) as connections:
-
-        def level() -> int:
-            common = connections.known.common()
-            assert common is not None
-            return common.finalized["group.version"]
-
-        peer.answers[ApiVersionsRequest] = partial(offer, at_level(0))
-        for broker in brokers:
-            await connections.ask_metadata(broker, lambda versions: MetadataRequest())
-        answers = iter([at_level(1), None])
-        peer.answers[ApiVersionsRequest] = lambda request, version: next(answers)
-        assert level() == 0
-        with anyio.fail_after(10):
-            await connections.ask_versions(brokers)
-        assert level() == 1 and len(peer.connections) == 2
 
 
 def offer(offered: ApiVersionsResponse, request: ApiVersionsRequest, version: int) -> ApiVersionsResponse:

@@ -10,7 +10,7 @@ from tests.io.kafka.peer import EVERYTHING, Peer
 from tests.io.kafka.test_membership import driver_at
 
 from odradek.core.interfaces import ShareSubscription
-from odradek.errors import BrokerError, Unsupported
+from odradek.errors import BrokerError
 from odradek.io.kafka import share_group
 from odradek.wire.kafka.error_codes import ErrorCode
 from odradek.wire.kafka.messages.common import TopicIdPartitions
@@ -113,24 +113,6 @@ async def test_a_topic_that_is_deleted_is_not_read_until_the_assignment_lacks_it
                 for _ in range(2):
                     assert (await member.next_batch()).partition.topic == "u"
                 assert peer.session == {ID_U}
-                await member.leave()
-
-
-async def test_share_groups_that_are_switched_on_later_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No connection is lost when the level of a feature is raised."""
-    peer = ShareBroker()
-    switched_on = peer.answers[ApiVersionsRequest]
-    peer.answers[ApiVersionsRequest] = lambda request, version: EVERYTHING
-    async with driver_at(peer, monkeypatch) as driver:
-        subscription = ShareSubscription("g", frozenset({"t", "u"}))
-        with anyio.fail_after(10):
-            with pytest.raises(Unsupported, match=r"share\.version 1"):
-                await driver.share_group(subscription).run()
-            peer.answers[ApiVersionsRequest] = switched_on
-            member = driver.share_group(subscription)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(member.run)
-                assert (await member.next_batch()).partition.topic == "u"
                 await member.leave()
 
 

@@ -17,10 +17,10 @@ from odradek.core.kafka.member_states import NO_SUCH_GROUP, MemberSettings
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import ConfigError, Unsupported
 from odradek.wire.kafka.error_codes import ErrorCode
-from odradek.wire.kafka.messages.groups import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from odradek.wire.kafka.messages.groups import ConsumerGroupHeartbeatResponse
 from odradek.wire.kafka.schema import Response
 
-__all__ = ["GroupProtocol", "assignors_of", "falls_back", "group_protocol", "may_have_gained_protocol"]
+__all__ = ["GroupProtocol", "assignors_of", "falls_back", "group_protocol"]
 
 
 class GroupProtocol(Enum):
@@ -71,15 +71,6 @@ def group_protocol(subscription: Subscription, settings: MemberSettings, version
     if protocol is GroupProtocol.CONSUMER:
         _check_consumer_protocol(subscription, versions)
     return protocol
-
-
-def may_have_gained_protocol(subscription: Subscription, versions: BrokerVersions) -> bool:
-    """Return True if a member has to ask the brokers again: all that they seem to lack for the protocol it would have
-    is what may have changed since, as the level of a feature does without any connection being lost."""
-    if versions.has_consumer_protocol or subscription.group_protocol == GroupProtocol.CLASSIC.value:
-        return False
-    switched_off = subscription.assignors is None and versions.has(ConsumerGroupHeartbeatRequest, 1)
-    return switched_off or subscription.group_protocol == GroupProtocol.CONSUMER.value
 
 
 def _check_consumer_protocol(subscription: Subscription, versions: BrokerVersions) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from copy import copy
 from random import random
 from types import TracebackType
@@ -19,16 +19,14 @@ from odradek.core.observer_calls import ObserverCalls
 from odradek.errors import Closed, InternalError, Unreachable
 from odradek.io.connection import ConnectionOptions
 from odradek.io.connection_totals import ConnectionTotals
-from odradek.io.gather import gather_outcomes
 from odradek.io.kafka.connection import KafkaConnection
 from odradek.io.kafka.handshake import Identity, KafkaHandshake, KnownVersions, Login
-from odradek.io.kafka.metadata import SILENCE_S
 from odradek.io.observation import ConnectionObservation
 from odradek.io.tcp import connect
 from odradek.io.tls import ContextSource
 from odradek.io.transport import Transport
 from odradek.types import Broker
-from odradek.wire.kafka.messages.metadata import ApiVersionsRequest, MetadataRequest, MetadataResponse
+from odradek.wire.kafka.messages.metadata import MetadataRequest, MetadataResponse
 from odradek.wire.kafka.schema import Request, Response
 
 if TYPE_CHECKING:
@@ -149,20 +147,6 @@ class BrokerConnections:
         if connection.connection.available_at > anyio.current_time() and connection.connection.refusal is not None:
             raise copy(connection.connection.refusal)
         return await connection.submit_built(api, build)
-
-    async def ask_versions(self, brokers: Iterable[Broker]) -> None:
-        """Ask brokers again what they have, and learn it: features may have been finalized, or brokers upgraded, since
-        their connections were opened. What is known of one that does not answer soon stays. Cancellation: safe."""
-        client = self._identity
-        request = ApiVersionsRequest(client_software_name=client.software, client_software_version=client.version)
-
-        async def ask(broker: Broker) -> None:
-            response = await self.ask(broker, ApiVersionsRequest, lambda versions: request)
-            if not response.error_code:
-                self.known.learn(broker.address, BrokerVersions.from_response(response))
-
-        with anyio.move_on_after(SILENCE_S):
-            await gather_outcomes(ask, brokers)
 
     async def ask_metadata(
         self, broker: Broker, build: Callable[[BrokerVersions], MetadataRequest]

@@ -368,12 +368,11 @@ class KafkaDriver:
         """Return a member of a group.
 
         Raises:
-            Unsupported, ConfigError: See `group_protocol`: raised here if a broker was met already, and is not to be
-                asked again, else by `run`.
+            Unsupported, ConfigError: See `group_protocol`: raised here if a broker was met already, else by `run`.
             ConfigError: It names an unknown assignor, or no topic can have a name of it: where brokers assign, they
                 take such a name for that of a topic to come.
         """
-        from odradek.core.kafka.group_protocol import group_protocol, may_have_gained_protocol
+        from odradek.core.kafka.group_protocol import group_protocol
         from odradek.io.kafka.group_topics import GroupTopics
         from odradek.io.kafka.member_runner import MemberRunner
         from odradek.io.kafka.membership import KafkaMembership
@@ -381,8 +380,7 @@ class KafkaDriver:
         for refusal in filter(None, map(_refusal_of, subscription.topics or ())):
             raise ConfigError(refusal)
         settings = self._member_settings(subscription)
-        common = self.connections.known.common()
-        if common is not None and not may_have_gained_protocol(subscription, common):
+        if (common := self.connections.known.common()) is not None:
             group_protocol(subscription, settings, common)
         self._members += 1
         access, topics = self._coordinator_access(), GroupTopics(subscription, self._metadata, self.ask)

@@ -29,13 +29,7 @@ from odradek.core.kafka.group_effects import (
     Revoke,
     Send,
 )
-from odradek.core.kafka.group_protocol import (
-    GroupProtocol,
-    assignors_of,
-    falls_back,
-    group_protocol,
-    may_have_gained_protocol,
-)
+from odradek.core.kafka.group_protocol import GroupProtocol, assignors_of, falls_back, group_protocol
 from odradek.core.kafka.member import Member
 from odradek.core.kafka.member_states import ClassicMemberState, MemberSettings
 from odradek.core.kafka.transaction_requests import GroupMetadata
@@ -136,8 +130,6 @@ class MemberRunner:
         Raises:
             Unsupported, ConfigError: See `group_protocol`.
         """
-        if may_have_gained_protocol(self.subscription, self.access.versions()):
-            await self.access.ask_versions()
         protocol = group_protocol(self.subscription, self._settings, self.access.versions())
         if self.subscription.topics is None:
             await self.retry(self.topics.read_all)

@@ -63,10 +63,6 @@ class CoordinatorAccess:
     timeout_s: float = 10.0
     backoff: Backoff = Backoff()  # noqa: RUF009 - frozen
 
-    async def ask_versions(self) -> None:
-        """Learn again what the brokers have (see `BrokerConnections.ask_versions`). Cancellation: safe."""
-        await self.connections.ask_versions(self.metadata.table.brokers.values())
-
 
 class DeletedTopics:
     """Topics that were deleted while positions are stored, as opposed to those that a coordinator does not know yet.

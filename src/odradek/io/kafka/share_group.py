@@ -118,8 +118,6 @@ class KafkaShareGroup:
         self._started = True
         try:
             if not self._access.versions().has_share_groups:
-                await self._access.ask_versions()
-            if not self._access.versions().has_share_groups:
                 raise Unsupported("a share group", "Kafka 4.1, and share.version 1")
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._guard, self._follow_leaders, tasks)
