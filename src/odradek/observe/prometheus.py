@@ -40,8 +40,9 @@ Labels = tuple[str | int, ...]
 class PrometheusObserver(observe.Observer):
     """Exposes what clients do as metrics that begin with `odradek_`: docs/howto/observe.md lists them.
 
-    One observer serves any number of clusters, producers and consumers, in one event loop. Make one for each registry:
-    a second one in the same registry is refused by it with ValueError. It is a collector of its own, so that the
+    One observer serves any number of producers and consumers, in one event loop. No label names their cluster: give
+    clusters that have topics or groups of the same name an observer each. Make one for each registry: a second one in
+    the same registry is refused by it with ValueError. It is a collector of its own, so that the
     package's mode for several processes does not see it: let each process be scraped.
 
     Args:
