@@ -128,6 +128,33 @@ def test_a_dead_letter_has_its_position_in_the_value(value: bytes | None, expect
     assert got[0] == got[2] == {"id": 1, "user": None, "score": 1.0}
 
 
+A_RECORD = {"x": 7}
+A, B = ({"type": "record", "name": name, "fields": [{"name": "x", "type": "int"}]} for name in "AB")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (["int", "string", "null"], "x"),
+        (["null", A, B], ("B", {"x": 1})),
+        (["null", "R"], {"id": 2, "new": None, "last": A_RECORD}),
+        ({"type": "array", "items": ["int", "string"]}, [1, "x"]),
+    ],
+)
+def test_a_field_that_the_reader_does_not_have_may_be_of_any_type(kind: Any, value: Any) -> None:
+    """`last` is of a type that may have been defined in the field which is left out."""
+    writer = record_of(id="long", new=kind, last="A" if "B" in str(kind) else A)
+    made = decoder(MemoryRegistry({1: schema_of(writer)}), schema=record_of(id="long"))
+    good = written(writer, {"id": 1, "new": value, "last": A_RECORD})
+    empty = [("empty", None, None, None)]
+    assert outcomes(made, [framed(1, good), framed(1, good[:-1]), framed(1, good + b"x")]) == [
+        {"id": 1}, ("schema", "new", None, 6), ("schema", "new", None, 6)
+    ]  # fmt: skip
+    assert outcomes(made, [framed(1, b"")]) == empty
+    wanting = decoder(MemoryRegistry({1: schema_of(writer)}), schema=record_of(id="long", new="string"))
+    assert [each[0] for each in outcomes(wanting, [framed(1, good)])] == ["schema"]
+
+
 def test_units_of_time_are_not_mistaken_for_others() -> None:
     milliseconds = record_of(at={"type": "long", "logicalType": "timestamp-millis"})
     microseconds = record_of(at={"type": "long", "logicalType": "timestamp-micros"})

@@ -50,7 +50,8 @@ class AvroDecoder(ValueDecoder):
 
     def _read_fast(self, value: bytes) -> Record:
         """Return a record in wide types if its bytes are exactly those that fastavro writes."""
-        record: Any = fastavro.schemaless_reader(BytesIO(value), self.writer.plain, None)
+        named = self._reader is not None  # which of several records it was, or another could be written
+        record: Any = fastavro.schemaless_reader(BytesIO(value), self.writer.plain, None, return_record_name=named)
         written = BytesIO()
         fastavro.schemaless_writer(written, self.writer.plain, record)
         if written.getvalue() != value:
@@ -121,6 +122,10 @@ class _AvroRecord:
                 return self._range(self._varint(node), *limits, node, start, DeadReason.RANGE) * per_unit
             case "float" | "double":
                 return struct.unpack("<f" if node.size == 4 else "<d", self._take(node.size, node))[0]
+            case "other":
+                raise UndecodableError(
+                    DeadReason.SCHEMA, f"is damaged, or not as fastavro writes it: {node.why}", None, self.at
+                )
         return self._bytes(node)
 
     def _take(self, size: int, node: AvroNode) -> bytes:
@@ -205,13 +210,14 @@ class _AvroRecord:
 class AvroNode(NamedTuple):
     """One type of a schema."""
 
-    kind: str  # Avro's type, with `optional` for a union with null
+    kind: str  # Avro's type, with `optional` for a union with null, and `other` for a type that no column has
     column: Any  # the type of its column
     wide: Any  # the type of an array of what fastavro reads
     children: Mapping[str, AvroNode] = {}  # fields of a record by name; otherwise `value`
     size: int = 1  # bytes of a fixed; minimum bytes of all others
     symbols: tuple[str, ...] = ()  # of an enum; `null` and the name of the other type, in order, of a union
     aliases: Mapping[str, tuple[str, ...]] = {}  # other names of a record's fields, by name
+    why: str = ""  # why no column has the type
 
 
 class AvroSchema(NamedTuple):
@@ -221,8 +227,13 @@ class AvroSchema(NamedTuple):
     plain: Any  # without logical types, as fastavro has parsed it
 
 
-def parse_avro(text: str, references: tuple[str, ...] = ()) -> AvroSchema:
+def parse_avro(text: str, references: tuple[str, ...] = (), *, lenient: bool = False) -> AvroSchema:
     """Parse the schema of a record, as JSON, and the schemas of types that it names, each after those it names itself.
+
+    Args:
+        text: The schema.
+        references: Those of types that it names.
+        lenient: Fields may have types that no column has: the values are resolved to a schema without these fields.
 
     Raises:
         ConfigError: It is not the schema of a record, or has a type that tables cannot have.
@@ -230,7 +241,7 @@ def parse_avro(text: str, references: tuple[str, ...] = ()) -> AvroSchema:
     named: dict[str, AvroNode | None] = {}
     try:
         for schema in parse_schemas((*references, text)):
-            root = _node(schema, named)
+            root = _node(schema, named, lenient=lenient)
     except ConfigError:
         raise
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -269,13 +280,13 @@ _LOGICAL: Mapping[tuple[str, Any], tuple[pa.DataType, pa.DataType]] = {
 """Types with a meaning: that of the column, and that of the numbers in an array."""
 
 
-def _node(schema: Any, named: dict[str, AvroNode | None], depth: int = 0) -> AvroNode:
+def _node(schema: Any, named: dict[str, AvroNode | None], depth: int = 0, *, lenient: bool = False) -> AvroNode:
     """Return the node of a schema that fastavro has parsed, whose names are full. Raises ConfigError, KeyError."""
     if depth > MAX_DEPTH:
         raise ConfigError(f"the Avro schema has more than {MAX_DEPTH} levels")
-    inner = partial(_node, named=named, depth=depth + 1)
+    inner = partial(_node, named=named, depth=depth + 1, lenient=lenient)
     if isinstance(schema, dict):
-        return _complex(schema, named, inner)
+        return _complex(schema, named, inner, lenient=lenient)
     if isinstance(schema, str):
         node = _PRIMITIVES.get(schema) or named[schema]
         if node is None:
@@ -289,7 +300,9 @@ def _node(schema: Any, named: dict[str, AvroNode | None], depth: int = 0) -> Avr
     return AvroNode("optional", node.column, node.wide, {"value": node}, symbols=kinds)
 
 
-def _complex(schema: Any, named: dict[str, AvroNode | None], inner: Callable[[Any], AvroNode]) -> AvroNode:
+def _complex(
+    schema: Any, named: dict[str, AvroNode | None], inner: Callable[[Any], AvroNode], *, lenient: bool
+) -> AvroNode:
     kind = schema["type"]
     match kind:
         case "array" | "map":
@@ -301,7 +314,8 @@ def _complex(schema: Any, named: dict[str, AvroNode | None], inner: Callable[[An
             return AvroNode(kind, of(child.column), of(child.wide), {"value": child})
         case "record":
             named[schema["name"]] = None  # until it is complete
-            children = {field["name"]: inner(field["type"]) for field in schema["fields"]}
+            read = partial(_or_other, inner) if lenient else inner
+            children = {field["name"]: read(field["type"]) for field in schema["fields"]}
             column: Any = pa.struct([(name, child.column) for name, child in children.items()])
             wide: Any = pa.struct([(name, child.wide) for name, child in children.items()])
             aliases = {field["name"]: tuple(field.get("aliases") or ()) for field in schema["fields"]}
@@ -322,6 +336,17 @@ def _complex(schema: Any, named: dict[str, AvroNode | None], inner: Callable[[An
     if kind in ("record", "enum", "fixed"):
         named[schema["name"]] = node
     return node
+
+
+def _or_other(inner: Callable[[Any], AvroNode], kind: Any) -> AvroNode:
+    """Return the node of a field's type, also of one that no column has."""
+    try:
+        return inner(kind)
+    except ConfigError as error:
+        why = error.message()
+    except KeyError as error:  # a name that only such a type has defined
+        why = f"the type {error} has no column type"
+    return AvroNode("other", pa.null(), pa.null(), size=0, why=why)
 
 
 def _decimal(schema: Any) -> pa.DataType:

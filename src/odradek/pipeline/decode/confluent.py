@@ -85,7 +85,7 @@ class ConfluentDecoder(ValueDecoder):
             raise ConfigError(f"it is of type {registered.kind}, and the table's fields are of type {self._kind}")
         if not isinstance(self._payloads, AvroDecoder):
             return self._payloads  # any schema of its kind
-        writer, reader = parse_avro(registered.text, registered.references), self._payloads.writer
+        writer, reader = parse_avro(registered.text, registered.references, lenient=True), self._payloads.writer
         if writer.root == reader.root:
             return self._payloads
         _check_meaning(writer.root, reader.root, "")
@@ -100,6 +100,8 @@ def _check_meaning(writer: AvroNode, reader: AvroNode, path: str) -> None:
         if names:
             step = f".{name}" if reader.kind == "record" else "[]"
             _check_meaning(writer.children[names[0]], child, path + step)
+    if writer.kind == "other":
+        raise ConfigError(f"{path.removeprefix('.')}: {writer.why}")
     old, new = _meaning(writer), _meaning(reader)
     if old != new:
         what = f"{old or writer.kind}, and {new or reader.kind}"
