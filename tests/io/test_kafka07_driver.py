@@ -235,6 +235,12 @@ async def test_unused_it_is_closed() -> None:
     assert repr(driver) == "<Kafka07Driver not open connections=0>"
 
 
+async def test_an_administrative_request_that_0_7_lacks_says_how_it_is_done_there() -> None:
+    async with Kafka07Driver(brokers=["h:1"]) as driver:
+        with pytest.raises(Unsupported, match=r"no requests for it\. The first record .* ZooKeeper"):
+            await driver.admin().delete_groups(["g"])
+
+
 def test_one_way_in_and_not_two() -> None:
     for arguments in ({}, {"zookeeper": "h:1", "brokers": ["h:2"]}):
         with pytest.raises(ConfigError, match="either through ZooKeeper or through a list of brokers"):

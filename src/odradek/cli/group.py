@@ -35,7 +35,7 @@ def group() -> None:
 @JSON
 @clustered
 def list_groups(url: str, as_lines: bool) -> int:
-    """List all groups; what brokers do not report is left out."""
+    """List all groups; what brokers do not report is left out. Those of 0.9 and 0.10.0 list none without members."""
 
     groups = ask(url, lambda admin: admin.list_groups())
     rows: Rows = [[each.name, each.type, each.state, each.protocol_type] for each in groups]

@@ -73,6 +73,8 @@ Lags = Mapping[str, GroupLag]
 def lag(url: str, group: str | None, watch: bool, fail_over: int | None, as_lines: bool) -> int:
     """Print the lag of GROUP on each partition (in messages; in Kafka 0.7: bytes), or the total of every group.
 
+    Brokers of 0.9 and 0.10.0 list no group without members: name it.
+
     It names the member that has each partition, its client and host, and the state of the group. What --json prints of
     GROUP can be restored by `odradek seek --to-file`.
     """

@@ -319,7 +319,7 @@ class Admin(AdminOfAccess, AdminOfBrokers):
     async def list_groups(
         self, *, states: str | Iterable[str] = (), types: str | Iterable[str] = ()
     ) -> Sequence[GroupListing]:
-        """Return groups of all kinds, sorted by name.
+        """Return groups of all kinds, sorted by name. Brokers before 0.10.1 list no group without members.
 
         Args:
             states: Those in one of these states only, such as `Empty` (2.6 and later).

@@ -24,7 +24,8 @@ from odradek.types import TopicPartition
 __all__ = ["Kafka07Admin"]
 
 NEEDS = (
-    "a later release of Kafka: brokers of 0.7 create a topic when a record for it arrives, and have no other requests"
+    "a later release of Kafka: brokers of 0.7 have no requests for it. The first record for a topic makes it, settings "
+    "are in each broker's server.properties, and groups are nodes of ZooKeeper"
 )
 
 
