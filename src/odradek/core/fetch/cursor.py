@@ -377,8 +377,15 @@ class Cursor:
         elif fetch.error is not None:
             self._reject(fetch.error, reset)
         else:
-            self.refusal_raised = False
-            self._accept(fetch, now)
+            self.refusal_raised, self.attempts = False, 0
+            if fetch.received or fetch.left_out:
+                self.empty_responses = 0
+                self.share.received(fetch.received, fetch.max_bytes, fetch.next_entry_bytes, left_out=fetch.left_out)
+                self._accept_rows(fetch.received, fetch.had_tail, now)
+                if self.state is CursorState.IN_FLIGHT:
+                    self._transition(CursorEvent.RECEIVE)
+            else:
+                self._accept_empty(fetch)
         self.update()
         return True
 
@@ -413,17 +420,6 @@ class Cursor:
         self.start = start
         self.decoder = None
         self._range.skip = self._tail = 0
-
-    def _accept(self, fetch: CursorFetch, now: float) -> None:
-        self.attempts = 0
-        if not fetch.received and not fetch.left_out:
-            self._accept_empty(fetch)
-            return
-        self.empty_responses = 0
-        self.share.received(fetch.received, fetch.max_bytes, fetch.next_entry_bytes, left_out=fetch.left_out)
-        self._accept_rows(fetch.received, fetch.had_tail, now)
-        if self.state is CursorState.IN_FLIGHT:
-            self._transition(CursorEvent.RECEIVE)
 
     def _accept_empty(self, fetch: CursorFetch) -> None:
         """The log has nothing after what was fetched. That is an error when it ends inside the message that should be
