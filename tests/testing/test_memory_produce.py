@@ -435,6 +435,15 @@ async def test_a_batch_larger_than_the_topic_allows_is_sent_in_parts_and_such_a_
     assert values(cluster) == [*many, random_bytes(99, 300)]
 
 
+async def test_a_topic_takes_what_a_broker_takes_by_default() -> None:
+    cluster = MemoryCluster(topics={"t": 1})
+    async with cluster.connect() as k, k.producer(max_message_bytes=10_000_000) as out:
+        await out.send("t", bytes(1_000_000))
+        with pytest.raises(Rejected, match=r"MESSAGE_TOO_LARGE.*raise max\.message\.bytes of the topic"):
+            await out.send("t", bytes(1_048_588))
+    assert [len(each) for each in values(cluster)] == [1_000_000]
+
+
 def random_bytes(seed: int, size: int = 90) -> bytes:
     return Random(seed).randbytes(size)
 

@@ -330,15 +330,17 @@ class MemoryBrokerClient:
             if missing:
                 error = broker_error(ErrorCode.INVALID_RECORD, f"produce to {partition}")
                 return PartitionResult(partition, error, record_errors=missing)
-        if (limit := self._state.largest_batch(partition.topic)) is None:
-            return None
-        size = sum(map(record_bytes, records)) if batch.compression == "none" else compressed_bytes(records)
+        limit, size = self._state.largest_batch(partition.topic), sum(map(record_bytes, records))
+        if size > limit and batch.compression != "none":
+            size = compressed_bytes(records)
         if size <= limit:
             return None
         if len(records) > 1:
             too_large = MessageTooLarge(str(partition), -1, size, size - 1, "max.message.bytes of the topic")
             return PartitionResult(partition, too_large)
-        return PartitionResult(partition, broker_error(ErrorCode.MESSAGE_TOO_LARGE, f"produce to {partition}"))
+        refusal = broker_error(ErrorCode.MESSAGE_TOO_LARGE, f"produce to {partition}")
+        refusal.hint = "raise max.message.bytes of the topic"
+        return PartitionResult(partition, refusal)
 
     # ---- fetch ------------------------------------------------------------------------------------------------
 

@@ -30,6 +30,9 @@ __all__ = ["ClusterState"]
 
 _NUMBERS = count(1)
 
+MAX_MESSAGE_BYTES = 1_048_588
+"""Kafka's default of `max.message.bytes` (bytes)."""
+
 
 class ClusterState:
     """The state of the cluster itself. Every change of it notifies `changed`."""
@@ -107,9 +110,9 @@ class ClusterState:
         is_of_log = self._config(topic, "message.timestamp.type") == "LogAppendTime"
         return TimestampType.LOG_APPEND_TIME if is_of_log else TimestampType.CREATE_TIME
 
-    def largest_batch(self, topic: str) -> int | None:
-        """Return the size limit of a batch (bytes); None: there is none but that of producers."""
-        return int(self._config(topic, "max.message.bytes") or 0) or None
+    def largest_batch(self, topic: str) -> int:
+        """Return the size limit of a batch (bytes)."""
+        return int(self._config(topic, "max.message.bytes") or MAX_MESSAGE_BYTES)
 
     def needs_keys(self, topic: str) -> bool:
         """Return True if every record of a topic has to have a key: it would be compacted."""
