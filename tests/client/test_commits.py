@@ -11,7 +11,7 @@ import anyio.lowlevel
 import pytest
 from tests.client.one_member import consuming, make_cluster, numbered, tp, until
 
-from odradek.client.consumer import committer
+from odradek.client.consumer import committed
 from odradek.client.consumer.committer import Committer
 from odradek.client.consumer.consumer import Consumer
 from odradek.client.consumer.group_batches import GroupBatch
@@ -43,7 +43,7 @@ async def test_a_position_that_does_not_move_is_stored_again_after_a_time(monkey
         assert await consumer.commit() == {tp(): 4} and await consumer.commit() == {}
         cluster._state.group("g").committed.clear()
         with monkeypatch.context() as patch:
-            patch.setattr(committer, "STORED_AGAIN_S", 0.0)
+            patch.setattr(committed, "STORED_AGAIN_S", 0.0)
             assert await consumer.commit() == {tp(): 4}
         assert cluster.committed("g") == {tp(): 4}
         assert await consumer.commit() == {}

@@ -11,6 +11,7 @@ import pytest
 from tests.client.one_member import make_cluster, numbered, tp, until
 
 import odradek as od
+from odradek.client.consumer import committed
 from odradek.errors import BrokerError, ConfigError, OdradekError, UsageError
 from odradek.testing import MemoryCluster
 
@@ -23,7 +24,9 @@ async def reading(cluster: MemoryCluster, topics: Any = "t", **options: Any) -> 
         yield reader
 
 
-async def test_what_was_handed_out_is_committed_and_the_next_reader_continues_there() -> None:
+async def test_what_was_handed_out_is_committed_and_the_next_reader_continues_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cluster = make_cluster(10)
     async with reading(cluster) as reader:
         for _ in range(3):
@@ -31,6 +34,10 @@ async def test_what_was_handed_out_is_committed_and_the_next_reader_continues_th
         assert cluster.committed("g") == {}, "only when it is told to"
         assert await reader.commit() == {tp(): 3}
         assert await reader.commit() == {}, "nothing is new"
+        with monkeypatch.context() as patch:
+            patch.setattr(committed, "STORED_AGAIN_S", 0.0)
+            assert await reader.commit() == {tp(): 3}, "brokers forget what a group without members has"
+        assert await reader.commit() == {}
         await anext(reader)
     assert cluster.committed("g") == {tp(): 3} and cluster.members("g") == {}
     async with reading(cluster) as reader:

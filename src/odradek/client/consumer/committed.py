@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from odradek.core.interfaces import OffsetStore
 
 __all__ = ["CommitsOfNoMember", "check_partitions", "split_positions"]
+
+STORED_AGAIN_S = 600.0
+"""Positions that have not moved are stored again after this time (s). Brokers before 2.1 forget what was not stored for
+offsets.retention.minutes, a day by default, also while the group has members (KIP-211)."""
 
 _PARTITION = partition_rule()
 _POSITION = arguments.count(0, MAX_POSITION, "a position")
@@ -59,6 +64,7 @@ class CommitsOfNoMember:
         self._store, self._topic_id = store, topic_id
         self._one_at_a_time = anyio.Lock()
         self._stored: dict[TopicPartition, tuple[Position, bytes | None]] = {}  # for certain, in the topic of this id
+        self._stored_since = math.inf  # what is in `_stored`
 
     async def positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
         """Return the committed positions of those partitions that have one."""
@@ -72,8 +78,14 @@ class CommitsOfNoMember:
     async def commit(
         self, positions: Mapping[TopicPartition, Position], metadata: Mapping[TopicPartition, str] = NO_METADATA
     ) -> dict[TopicPartition, Position]:
-        """Store positions and return them. Those that were stored last are left out, unless they have a text."""
+        """Store positions and return them. Those that were stored last are left out, unless they have a text, or that
+        was long ago."""
         async with self._one_at_a_time:
+            now = anyio.current_time()
+            if now - self._stored_since >= STORED_AGAIN_S:  # brokers forget what a group without members has
+                self._stored.clear()
+            if not self._stored:
+                self._stored_since = now
             wanted = {p: (at, self._topic_id(p.topic)) for p, at in positions.items()}
             due = {p: at for p, at in positions.items() if p in metadata or self._stored.get(p) != wanted[p]}
             if due:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import anyio
 
+from odradek.client.consumer import committed
 from odradek.client.consumer.observation import ReaderObservation
 from odradek.core.fetch.progress import DeliveredSpan, PartitionProgress
 from odradek.core.interfaces import NO_METADATA, Membership
@@ -17,10 +18,6 @@ from odradek.types import Position, TopicPartition
 __all__ = ["Committer"]
 
 log = logging.getLogger("odradek.consumer")
-
-STORED_AGAIN_S = 600.0
-"""Positions that have not moved are stored again after this time (s). Brokers before 2.1 forget what was not stored for
-offsets.retention.minutes, a day by default, also while the group has members (KIP-211)."""
 
 
 class Committer:
@@ -66,7 +63,7 @@ class Committer:
             now = anyio.current_time()
             if self._stored_all_at is None:
                 self._stored_all_at = now
-            again = partitions is None and now - self._stored_all_at >= STORED_AGAIN_S
+            again = partitions is None and now - self._stored_all_at >= committed.STORED_AGAIN_S
             due = {
                 p: at
                 for p, progress in chosen.items()
