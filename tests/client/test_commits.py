@@ -47,6 +47,11 @@ async def test_a_position_that_does_not_move_is_stored_again_after_a_time(monkey
             assert await consumer.commit() == {tp(): 4}
         assert cluster.committed("g") == {tp(): 4}
         assert await consumer.commit() == {}
+        await consumer.commit({tp(): (4, "by hand")})
+        with monkeypatch.context() as patch:
+            patch.setattr(committed, "STORED_AGAIN_S", 0.0)
+            await consumer.commit()
+        assert await consumer.committed() == {tp(): (4, "by hand")}
 
 
 async def test_batches_done_out_of_order_are_committed_in_order() -> None:

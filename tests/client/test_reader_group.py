@@ -37,6 +37,8 @@ async def test_what_was_handed_out_is_committed_and_the_next_reader_continues_th
         with monkeypatch.context() as patch:
             patch.setattr(committed, "STORED_AGAIN_S", 0.0)
             assert await reader.commit() == {tp(): 3}, "brokers forget what a group without members has"
+            assert await reader.commit({tp(): (3, "by hand")}) == {tp(): 3}
+            assert await reader.commit() == {}, "which would replace the text"
         assert await reader.commit() == {}
         await anext(reader)
     assert cluster.committed("g") == {tp(): 3} and cluster.members("g") == {}

@@ -65,6 +65,7 @@ class CommitsOfNoMember:
         self._one_at_a_time = anyio.Lock()
         self._stored: dict[TopicPartition, tuple[Position, bytes | None]] = {}  # for certain, in the topic of this id
         self._stored_since = math.inf  # what is in `_stored`
+        self._with_text: set[TopicPartition] = set()  # of those: a commit without it would replace it
 
     async def positions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
         """Return the committed positions of those partitions that have one."""
@@ -83,8 +84,9 @@ class CommitsOfNoMember:
         async with self._one_at_a_time:
             now = anyio.current_time()
             if now - self._stored_since >= STORED_AGAIN_S:  # brokers forget what a group without members has
-                self._stored.clear()
-            if not self._stored:
+                self._stored = {p: known for p, known in self._stored.items() if p in self._with_text}
+                self._stored_since = now
+            elif not self._stored:
                 self._stored_since = now
             wanted = {p: (at, self._topic_id(p.topic)) for p, at in positions.items()}
             due = {p: at for p, at in positions.items() if p in metadata or self._stored.get(p) != wanted[p]}
@@ -93,4 +95,5 @@ class CommitsOfNoMember:
                     self._stored.pop(partition, None)
                 await self._store.commit(due, metadata)
                 self._stored |= {partition: wanted[partition] for partition in due}
+                self._with_text = (self._with_text - due.keys()) | (due.keys() & metadata.keys())
             return due

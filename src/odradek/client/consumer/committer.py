@@ -64,12 +64,14 @@ class Committer:
             if self._stored_all_at is None:
                 self._stored_all_at = now
             again = partitions is None and now - self._stored_all_at >= committed.STORED_AGAIN_S
-            due = {
-                p: at
-                for p, progress in chosen.items()
-                if (at := progress.to_commit_again if again else progress.to_commit) is not None
-            }
-            stored = await self._store(due) if due else {}
+            due: dict[TopicPartition, Position] = {}
+            texts: dict[TopicPartition, str] = {}
+            for partition, progress in chosen.items():
+                if (position := progress.to_commit_again if again else progress.to_commit) is not None:
+                    due[partition] = position
+                    if position == progress.committed and progress.text is not None:
+                        texts[partition] = progress.text
+            stored = await self._store(due, texts) if due else {}
             if again:
                 self._stored_all_at = now
             return stored
@@ -124,7 +126,7 @@ class Committer:
         # One of unknown outcome may still be on its way on another connection, and replace this one: the next
         # commit stores these positions again.
         for partition in due if outcomes_known else ():
-            chosen[partition].committed = due[partition]
+            chosen[partition].committed, chosen[partition].text = due[partition], metadata.get(partition)
         return {**due}
 
     async def _request(

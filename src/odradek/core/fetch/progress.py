@@ -99,6 +99,7 @@ class PartitionProgress:
         "outstanding",
         "state",
         "stored_by_transactions",
+        "text",
         "topic_id",
     )
 
@@ -116,6 +117,8 @@ class PartitionProgress:
         self.nothing_before: Position | None = None
         """Between the last record delivered and this position there is nothing to deliver; None: not known."""
         self.committed = committed
+        self.text: str | None = None
+        """The text that was stored with `committed`; None: none was given."""
         self.in_hand = 0
         """Spans being processed."""
         self.outstanding = 0
