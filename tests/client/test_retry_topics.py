@@ -322,6 +322,18 @@ async def test_a_dead_letter_may_be_as_large_as_its_topic_takes(clock: Clock) ->
     assert dead.value == large
 
 
+async def test_a_dead_letter_goes_without_headers_to_a_topic_in_a_format_without_them(clock: Clock) -> None:
+    """As brokers refuse them until 2.8, where `message.format.version` is before 0.11."""
+    cluster = make_cluster(1)
+    cluster.fail(
+        "produce", BrokerError(43, "UNSUPPORTED_FOR_MESSAGE_FORMAT", "produce"), partition=TopicPartition("t.dlq", 0)
+    )
+    async with handling(cluster, Handler(b"000000"), retry_topics={}):
+        await until(lambda: cluster.committed("g").get(tp()) == 1)
+    (dead,) = cluster.records("t.dlq")
+    assert (dead.value, dead.record.headers) == (b"000000", ())
+
+
 async def test_an_error_that_has_no_text_is_a_dead_letter_like_any_other(clock: Clock) -> None:
     class Textless(Exception):
         def __str__(self) -> str:

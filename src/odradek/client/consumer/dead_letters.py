@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from odradek.errors import BrokerError, MessageTooLarge, Rejected, Unsupported
@@ -18,6 +17,8 @@ _ORIGIN = ("odradek.topic", "odradek.partition", "odradek.position")
 _ATTEMPTS, _DUE = "odradek.attempts", "odradek.due"
 _OURS = frozenset({*_ORIGIN, "odradek.error_type", "odradek.error", _ATTEMPTS, _DUE})
 _TOO_LARGE = ("MESSAGE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
+_OLDER_FORMAT = "UNSUPPORTED_FOR_MESSAGE_FORMAT"
+"""A topic of 0.11 to 2.8 whose `message.format.version` is older: it stores no headers."""
 
 log = logging.getLogger("odradek.each")
 
@@ -40,7 +41,7 @@ class FailedRecord(NamedTuple):
 
 async def send_dead_letter(producer: Any, topic: str, failure: FailedRecord) -> None:
     """Write a record to another topic, with its key, headers and timestamp, and with headers that say where it comes
-    from and why it is there; without what the cluster of that topic cannot store. Of a record that is too large with
+    from and why it is there; without what that topic, or its cluster, cannot store. Of a record that is too large with
     them, the error's text is left out first, then all headers that were added.
 
     Args:
@@ -88,20 +89,30 @@ async def _fits(sent: Awaitable[object]) -> bool:
     try:
         await sent
     except Rejected as error:
-        cause = error.__cause__
-        if isinstance(cause, MessageTooLarge) or (isinstance(cause, BrokerError) and cause.name in _TOO_LARGE):
+        if isinstance(error.__cause__, MessageTooLarge) or _refusal(error) in _TOO_LARGE:
             return False
         raise
     return True
 
 
+def _refusal(error: Rejected) -> str:
+    """Return the name of the broker's error, if that is why."""
+    cause = error.__cause__
+    return cause.name if isinstance(cause, BrokerError) else ""
+
+
 async def _send(producer: Any, topic: str, record: Record, headers: Headers) -> None:
-    """Write a record with these headers, without what the cluster of the topic cannot store."""
+    """Write a record with these headers, without what the topic cannot store."""
     timestamp = record.timestamp
     for kept in (headers, ()):  # headers came later than timestamps, with 0.11
-        with suppress(Unsupported):
+        try:
             await producer.send(topic, record.value, key=record.key, headers=kept, timestamp=timestamp)
             return
+        except Unsupported:
+            pass
+        except Rejected as error:
+            if not kept or _refusal(error) != _OLDER_FORMAT:
+                raise
     await producer.send(topic, record.value, key=record.key)
 
 
