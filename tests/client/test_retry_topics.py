@@ -315,6 +315,7 @@ async def test_a_record_that_is_too_large_for_the_dead_letters_as_it_is_ends_eac
 async def test_a_dead_letter_may_be_as_large_as_its_topic_takes(clock: Clock) -> None:
     """What is read may be larger than what a producer sends by default."""
     cluster, large = make_cluster(0), b"v" * 2_000_000
+    await limit(cluster, "t.dlq", 3_000_000)
     cluster.append("t", [large])
     async with handling(cluster, Handler(large), retry_topics={}):
         await until(lambda: cluster.committed("g").get(tp()) == 1)
