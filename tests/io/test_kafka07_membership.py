@@ -802,6 +802,16 @@ async def test_a_partial_commit_stores_the_rest_and_names_what_failed(server: Zo
         assert await store.fetch([tp(0), tp(1)]) == {tp(0): 1, tp(1): 3}
 
 
+async def test_a_commit_in_a_session_that_has_ended_says_what_is_not_stored(server: ZooKeeperServer, root: str) -> None:
+    async with opened(server.address + root) as zk:
+        store = ZooKeeperOffsets(zk, "g")
+        with pytest.raises(
+            SessionExpired, match=r"^group g: 2 of 2 positions not stored: the ZooKeeper session .* expired"
+        ):
+            await store.commit({tp(0): Position(1), tp(1): Position(2)}, session=zk.session_id + 1)
+        assert await store.fetch([tp(0), tp(1)]) == {tp(0): None, tp(1): None}
+
+
 async def test_a_malformed_position_is_an_error_that_names_the_node(server: ZooKeeperServer, root: str) -> None:
     async with opened(server.address + root) as zk:
         await zk.create("/consumers/g/offsets/t/1-0", b"many", parents=True)

@@ -67,15 +67,14 @@ class ZooKeeperOffsets:
             raise Unsupported("metadata of committed positions", "Kafka 0.8.2: 0.7 stores a number and nothing else")
         results = await gather_outcomes(lambda item: self._store(item, session), positions.items())
         failed = {p: r for p, r in zip(positions, results, strict=True) if isinstance(r, OdradekError)}
+        what = f"group {self.group}: {len(failed)} of {len(positions)} positions not stored"
         for error in failed.values():
             if isinstance(error, SessionExpired) and session:
-                raise error
+                raise SessionExpired(f"{what}: {error}") from error
         if failed:
             reasons = "; ".join(f"{partition} ({error})" for partition, error in list(failed.items())[:MAX_NAMED])
             more = f"; and {len(failed) - MAX_NAMED} more" if len(failed) > MAX_NAMED else ""
-            raise ZooKeeperError(
-                f"group {self.group}: {len(failed)} of {len(positions)} positions not stored: {reasons}{more}"
-            ) from next(iter(failed.values()))
+            raise ZooKeeperError(f"{what}: {reasons}{more}") from next(iter(failed.values()))
 
     async def _stored(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
         """Return those of `partitions` that may have a position: one request per topic instead of one for each."""
