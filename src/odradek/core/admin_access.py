@@ -113,6 +113,10 @@ class Acl:
     host: str = "*"
     pattern: AclPattern = AclPattern.LITERAL
 
+    def __str__(self) -> str:
+        """The entry in one line: `User:alice allow read topic:orders`."""
+        return _entry_text(self)
+
 
 @dataclass(frozen=True, slots=True)
 class AclFilter:
@@ -125,6 +129,22 @@ class AclFilter:
     permission: AclPermission = AclPermission.ANY
     host: str | None = None
     pattern: AclPattern = AclPattern.ANY
+
+    def __str__(self) -> str:
+        """The choice in one line, as an entry; `any` stands for every value."""
+        return _entry_text(self)
+
+
+def _entry_text(entry: Acl | AclFilter) -> str:
+    """Return an entry, or a choice of them, in the words of `odradek acl`."""
+    kind = entry.resource.name.lower()
+    resource = kind if entry.resource in (AclResource.CLUSTER, AclResource.ANY) else f"{kind}:{entry.name or 'any'}"
+    words = [entry.principal or "any", entry.permission.name.lower(), entry.operation.name.lower(), resource]
+    if entry.pattern not in (AclPattern.LITERAL, AclPattern.ANY):
+        words.append(f"({entry.pattern.name.lower()})")
+    if entry.host not in ("*", None):
+        words.append(f"from {entry.host}")
+    return " ".join(words)
 
 
 class ScramPassword(NamedTuple):
@@ -164,6 +184,12 @@ class QuotaEntity:
     user: str | QuotaName | None = None
     client_id: str | QuotaName | None = None
     ip: str | QuotaName | None = None
+
+    def __str__(self) -> str:
+        """The clients in the words of `odradek quotas`: `user alice, client-id <default>`."""
+        named = (("user", self.user), ("client-id", self.client_id), ("ip", self.ip))
+        names = [(kind, f"<{name.name.lower()}>" if isinstance(name, QuotaName) else name) for kind, name in named]
+        return ", ".join(f"{kind} {name}" for kind, name in names if name is not None) or "any client"
 
 
 @dataclass(frozen=True, slots=True)

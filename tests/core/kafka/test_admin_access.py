@@ -149,6 +149,27 @@ def test_a_filter_tells_what_it_has_deleted() -> None:
     assert "refused" in str(results.failed[some]) and isinstance(results.failed[missing], RemoteProtocolError)
 
 
+@pytest.mark.parametrize(
+    ("entry", "text"),
+    [
+        (READ, "User:bob allow read topic:orders"),
+        (DENY, "User:* deny all group:g (prefixed) from 10.0.0.1"),
+        (Acl(AclResource.CLUSTER, "kafka-cluster", "User:a", AclOperation.ALTER), "User:a allow alter cluster"),
+        (AclFilter(), "any any any any"),
+        (AclFilter(AclResource.TOPIC, principal="User:bob"), "User:bob any any topic:any"),
+        (AclFilter(AclResource.GROUP, "g", pattern=AclPattern.MATCH), "any any any group:g (match)"),
+    ],
+)
+def test_errors_name_an_entry_in_the_words_of_the_command(entry: Acl | AclFilter, text: str) -> None:
+    assert str(entry) == text
+
+
+def test_an_entry_that_is_refused_is_named_in_words() -> None:
+    response = CreateAclsResponse(results=(AclCreationResult(error_code=42, error_message="no"),))
+    refused = access.read_created_acls(response, [DENY]).failed[DENY]
+    assert "creating User:* deny all group:g (prefixed) from 10.0.0.1: no" in str(refused)
+
+
 # ---- users --------------------------------------------------------------------------------------------------
 
 
@@ -220,7 +241,8 @@ def test_quotas_are_set_and_removed() -> None:
         )
     )
     results = access.read_altered_quotas(response, changes)
-    assert results.done == {bob: None} and "bad" in str(results.failed[default])
+    assert results.done == {bob: None} and "quotas of client-id <default>: bad" in str(results.failed[default])
+    assert str(QuotaEntity("bob", "app")) == "user bob, client-id app" and str(QuotaEntity()) == "any client"
 
 
 # ---- delegation tokens --------------------------------------------------------------------------------------
