@@ -40,6 +40,17 @@ def test_the_last_messages_come_from_as_many_segments_as_needed(
     assert odradek("cat", topic, "-o", f"-{count}").split() == printed.split()
 
 
+@pytest.mark.parametrize("option", [("--key", "k"), ("--header", "h=1")])
+def test_what_records_of_0_7_do_not_have_cannot_be_chosen(
+    option: tuple[str, str], put: Put, cluster: str, topic: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    put(topic, b"one\n")
+    for more in ([], ["-o", "-1"], ["-G", "g"]):
+        assert run(["cat", topic, *option, *more]) == 1
+        printed = capfd.readouterr()
+        assert printed.out == "" and f"{option[0]} is not supported here: it needs Kafka 0." in printed.err
+
+
 def test_following_prints_new_messages(cluster: str, put: Put, topic: str) -> None:
     put(topic, b"early\n")
     command = [sys.executable, "-m", "odradek.cli", "cat", topic, "-F", "-c", "2"]

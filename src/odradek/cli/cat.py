@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import NamedTuple, cast
 
 import click
@@ -209,13 +209,14 @@ Decoding = tuple[str, Sequence[Field]] | None
 
 @asynccontextmanager
 async def _open(url: str, printer: RecordPrinter, decoding: Decoding) -> AsyncIterator[od.Cluster]:
-    if decoding is None:
-        async with od.connect(url) as k:
-            yield k
-        return
-    from odradek.cli.registry_values import record_decoder
+    async with AsyncExitStack() as stack:
+        if decoding is not None:
+            from odradek.cli.registry_values import record_decoder
 
-    async with record_decoder(*decoding) as printer.decode, od.connect(url) as k:
+            printer.decode = await stack.enter_async_context(record_decoder(*decoding))
+        k = await stack.enter_async_context(od.connect(url))
+        if printer.chosen is not None:
+            printer.chosen.check(k)
         yield k
 
 

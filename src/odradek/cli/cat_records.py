@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import click
 
+import odradek as od
 from odradek.cli.output import Render, argument_bytes
 from odradek.errors import DeserializationError
 from odradek.types import Record
@@ -35,6 +36,13 @@ class RecordFilter(NamedTuple):
     key: bytes | None
     headers: Sequence[tuple[str, bytes | None]]
     """Names and values; None: any value."""
+
+    def check(self, k: od.Cluster) -> None:
+        """Raise Unsupported if records of this cluster have no keys or headers, so that none could match."""
+        if self.key is not None and not k.driver.has_keys:
+            raise od.Unsupported("--key", "Kafka 0.8: records of 0.7 have no keys")
+        if self.headers and not k.driver.has_headers:
+            raise od.Unsupported("--header", "Kafka 0.11: records of older brokers have no headers")
 
     def matches(self, record: Record) -> bool:
         """Return whether a record has it all."""

@@ -47,6 +47,11 @@ def test_a_dry_run_says_that_a_position_cannot_be_deleted(call: Run, created: st
         assert (code, output) == (1, "") and "needs Kafka 2.4" in errors and "add --apply" not in errors
 
 
+def test_headers_that_records_do_not_have_cannot_be_chosen(call: Run, created: str) -> None:
+    code, output, errors = call("cat", created, "--header", "h")
+    assert (code, output) == (1, "") and "--header is not supported here: it needs Kafka 0.11" in errors
+
+
 def test_whether_a_broker_is_the_controller_is_not_known(odradek: Command, created: str) -> None:
     (row,) = jsons(odradek("cluster", "describe", "--json"))
     assert row["controller"] is None
