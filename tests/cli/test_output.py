@@ -9,7 +9,8 @@ import click
 import pytest
 
 from odradek.cli.json_records import json_line
-from odradek.cli.output import formatter, table, unescape
+from odradek.cli.output import echo_failures, formatter, table, unescape
+from odradek.errors import OdradekError
 from odradek.types import Position, Record, TopicPartition
 
 
@@ -79,3 +80,8 @@ def test_a_value_that_is_not_utf8_is_base64_in_json() -> None:
 def test_a_table_aligns_numbers_to_the_right() -> None:
     assert table(["topic", "bytes"], [["a", 5], ["long", 12345]]) == "topic  bytes\na          5\nlong   12345"
     assert table(["topic", "bytes"], []) == "topic  bytes"
+
+
+def test_an_error_that_several_items_have_is_printed_once(capfd: pytest.CaptureFixture[str]) -> None:
+    assert echo_failures({"a": OdradekError("no"), "b": OdradekError("no"), "c": OdradekError("other")}) == 1
+    assert capfd.readouterr().err == "odradek: no\nodradek: other\n"

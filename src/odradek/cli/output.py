@@ -116,9 +116,9 @@ def echo_json(value: Any) -> None:
 
 
 def echo_failures(failed: Mapping[Any, OdradekError]) -> int:
-    """Print the errors of single items to standard error; return the exit code."""
-    for error in failed.values():
-        click.echo(f"odradek: {error}", err=True)
+    """Print the errors of single items to standard error, one that several have once; return the exit code."""
+    for text in dict.fromkeys(map(str, failed.values())):
+        click.echo(f"odradek: {text}", err=True)
     return 1 if failed else 0
 
 

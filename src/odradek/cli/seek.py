@@ -109,7 +109,8 @@ def seek(
     else:
         find = partial(_everywhere, group=group, topics=topics, position=_position(to or ""))
     changes, failed, undo_force = od.run(_seek, url, group, find, force, apply)
-    _print(changes, as_lines)
+    if changes or not failed:
+        _print(changes, as_lines)
     if apply and changes:
         undo = _undo(group, changes, undo_force)
         echo_json({"undo": undo}) if as_lines else click.echo(f"undo: {undo}")

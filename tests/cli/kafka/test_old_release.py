@@ -42,8 +42,8 @@ def test_what_brokers_cannot_do_is_not_announced_by_a_dry_run(
 
 def test_a_dry_run_says_that_a_position_cannot_be_deleted(call: Run, created: str) -> None:
     assert call("seek", created, "--topic", created, "--to", "end", "--apply")[0] == 0
-    for apply in ([], ["--apply"]):
-        code, output, errors = call("seek", created, "--to", "none", "--json", *apply)
+    for options in ([], ["--apply"], ["--json"], ["--json", "--apply"]):
+        code, output, errors = call("seek", created, "--to", "none", *options)
         assert (code, output) == (1, "") and "needs Kafka 2.4" in errors and "add --apply" not in errors
 
 
