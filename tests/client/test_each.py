@@ -295,8 +295,9 @@ async def test_a_dead_letter_that_cannot_be_sent_is_not_lost() -> None:
         raise ValueError("mine")
 
     async with consuming(cluster) as consumer:
-        with pytest.raises(Rejected, match="TOPIC_AUTHORIZATION_FAILED"):
+        with pytest.raises(Rejected, match="TOPIC_AUTHORIZATION_FAILED") as raised:
             await consumer.each(handle, dead_letter="t.dlq")
+    assert f"sending {tp()}@0 to t.dlq, because of ValueError: mine" in raised.value.__notes__
     assert cluster.committed("g") == {tp(): 0}
 
 

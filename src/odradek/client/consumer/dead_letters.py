@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from odradek.errors import BrokerError, MessageTooLarge, Rejected, Unsupported
+from odradek.errors import BrokerError, MessageTooLarge, OdradekError, Rejected, Unsupported
 from odradek.types import Headers, Record
 
 __all__ = ["FailedRecord", "due_at", "failed_attempts", "send_dead_letter", "send_to_retry"]
@@ -51,14 +52,16 @@ async def send_dead_letter(producer: Any, topic: str, failure: FailedRecord) -> 
 
     Raises:
         Rejected: The topic does not take the record, which may be too large as it is.
-        OdradekError: What else `Producer.send` raises.
+        OdradekError: What else `Producer.send` raises. Notes of an error say which record it is, and why it was sent.
     """
     record, own = failure.record, _own_headers(failure)
-    for added in (_added_headers(failure), _added_headers(failure, text="")):
-        if await _fits(_send(producer, topic, record, (*own, *added))):
-            return
-    log.warning("too large for %s with headers that say where it was: %s@%d", topic, record.partition, record.position)
-    await _send(producer, topic, record, own)
+    with _noted(failure, topic):
+        for added in (_added_headers(failure), _added_headers(failure, text="")):
+            if await _fits(_send(producer, topic, record, (*own, *added))):
+                return
+        where = f"{record.partition}@{record.position}"
+        log.warning("too large for %s with headers that say where it was: %s", topic, where)
+        await _send(producer, topic, record, own)
 
 
 async def send_to_retry(producer: Any, topic: str, failure: FailedRecord, due_ms: int) -> bool:
@@ -73,15 +76,28 @@ async def send_to_retry(producer: Any, topic: str, failure: FailedRecord, due_ms
 
     Raises:
         Unsupported: Its cluster has no headers (before 0.11), and could not keep the time.
-        OdradekError: What `Producer.send` raises.
+        OdradekError: What `Producer.send` raises, with notes as above.
     """
     record, own, due = failure.record, _own_headers(failure), (_DUE, b"%d" % due_ms)
-    for added in (_added_headers(failure), _added_headers(failure, text="")):
-        headers = (*own, *added, due)
-        sent = producer.send(topic, record.value, key=record.key, headers=headers, timestamp=record.timestamp)
-        if await _fits(sent):
-            return True
+    with _noted(failure, topic):
+        for added in (_added_headers(failure), _added_headers(failure, text="")):
+            headers = (*own, *added, due)
+            sent = producer.send(topic, record.value, key=record.key, headers=headers, timestamp=record.timestamp)
+            if await _fits(sent):
+                return True
     return False
+
+
+@contextmanager
+def _noted(failure: FailedRecord, topic: str) -> Iterator[None]:
+    """Add to an error of the block which record was to be sent, and the error because of which it was."""
+    try:
+        yield
+    except OdradekError as error:
+        record, why = failure.record, _text(failure.error)[:MAX_ERROR_CHARS]
+        cause = f"{type(failure.error).__qualname__}: {why}"
+        error.add_note(f"sending {record.partition}@{record.position} to {topic}, because of {cause}")
+        raise
 
 
 async def _fits(sent: Awaitable[object]) -> bool:
