@@ -52,7 +52,7 @@ def describe(url: str, name: str, as_lines: bool) -> int:
 
     async def main() -> tuple[GroupDescription, GroupLag | None]:
         async with od.connect(url) as k:
-            described = (await k.admin.describe_groups(name)).check()[name]
+            described = await _described(k, name)
             has_positions = described.type in WITH_POSITIONS
             return described, GroupLag(await k.admin.lag(name), described) if has_positions else None
 
@@ -73,6 +73,21 @@ def describe(url: str, name: str, as_lines: bool) -> int:
         group = {"group": name, "state": described.state, "type": described.type, "assignor": described.assignor}
         echo_json({**group, "coordinator": coordinator, "members": len(rows), "lag": total})
     return 0
+
+
+async def _described(k: od.Cluster, name: str) -> GroupDescription:
+    """Describe a group. Raises GroupError, in words, if its brokers know no such group."""
+    try:
+        return (await k.admin.describe_groups(name)).check()[name]
+    except od.BrokerError as error:
+        if error.name != "GROUP_ID_NOT_FOUND":
+            raise
+        if not await k.admin.group_positions(name):
+            raise od.GroupError(f"group {name!r}: no such group, neither members nor positions") from error
+        raise od.GroupError(
+            f"group {name!r} has positions, but no members, and brokers before 0.10.1 describe no such group: "
+            f"`odradek lag {name}` prints its positions"
+        ) from error
 
 
 @group.command(epilog=examples("odradek group delete billing", "odradek group delete billing audit --apply"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from odradek.cli.app import run
 from odradek.testing import KafkaBroker
 
 from ..conftest import Command, jsons
@@ -77,3 +78,18 @@ def test_a_created_topic_has_the_numbers_that_were_asked_for(odradek: Command, t
     assert jsons(odradek("topic", "create", topic, "-p", "2", "-r", "1", "--json")) == [
         {"topic": topic, "partitions": 2, "replicas": 1}
     ]
+
+
+@pytest.mark.slow
+def test_a_group_without_members_that_is_not_described_can_have_positions(capfd: pytest.CaptureFixture[str]) -> None:
+    with KafkaBroker("0.9.0.1") as broker:
+        broker.create_topic("t", 1)
+        url = ("-b", f"kafka://{broker.bootstrap}")
+        assert run(["group", "describe", "g", *url]) == 1
+        printed = capfd.readouterr()
+        assert printed.out == "" and "group 'g': no such group" in printed.err
+        assert run(["seek", "g", "--topic", "t", "--to", "end", "--apply", *url]) == 0
+        capfd.readouterr()
+        assert run(["group", "describe", "g", *url]) == 1
+        printed = capfd.readouterr()
+        assert printed.out == "" and "`odradek lag g` prints its positions" in printed.err
