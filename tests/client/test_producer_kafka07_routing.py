@@ -153,6 +153,21 @@ async def test_without_any_live_broker_the_error_says_that(
         producer_clock.now += 1
 
 
+async def test_a_partition_of_a_broker_that_never_comes_is_named_in_the_error(
+    double: Kafka07Double, producer_clock: ProducerClock
+) -> None:
+    async with double.producing(deliver_within=0.07) as out, anyio.create_task_group() as tasks:
+
+        async def send() -> None:
+            with pytest.raises(NotWritten) as caught:
+                await out.send("t", b"v", partition=TopicPartition("t", 0, 9))
+            assert "not delivered within 0.07 s (t/9-0: no live broker has it; 0 attempts)" in str(caught.value)
+
+        tasks.start_soon(send)
+        await wait_all_tasks_blocked()
+        producer_clock.now += 1
+
+
 async def test_a_partition_of_a_broker_that_does_not_exist_is_waited_for(double: Kafka07Double) -> None:
     with pytest.raises(Undelivered, match="1 not written"):
         async with double.producing(exit_within=0, tuning=Tuning(backoff=Backoff(0.001, 2, 0.005))) as out:

@@ -208,6 +208,8 @@ class LiveBatches(BufferBase):
         where = str(batch.partition) if batch.queue is not topic.unassigned else topic.name
         if not topic.available_queues:
             where += f": {topic.why}"
+        elif batch.queue.orphaned and batch.queue is not topic.unassigned:
+            where += ": no live broker has it"
         tries = f"{batch.attempts} attempt{'' if batch.attempts == 1 else 's'}"
         last = f", the last failed: {batch.last_error}" if batch.last_error is not None else ""
         kind = OutcomeUnknown if batch.may_be_written or batch.request is not None else NotWritten
