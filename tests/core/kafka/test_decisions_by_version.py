@@ -28,6 +28,7 @@ ALLOWED = {
     "core/kafka/admin_transactions.py abort_request": "without a marker of a producer there is no epoch to compare",
     "core/kafka/consumer_group_member.py _tried_to_leave": "the epoch of a member that leaves is -1 or -2 (KIP-848)",
     "core/kafka/fetch_results.py fetch_step": "a broker names a diverging epoch where the log has diverged",
+    "io/kafka/log_decoder.py forget_committed_epoch": "an epoch that was not sent is not what a log lacks",
     "core/kafka/metrics_push.py _subscribe": "a broker need not repeat the id that it gave to this client",
     "core/kafka/routing_snapshot.py topic_id": "shows an id to the client: None where no broker has sent one",
     "core/kafka/routing.py apply": "of a topic without an id that is gone there is nothing to be remembered",

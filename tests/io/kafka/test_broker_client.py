@@ -561,13 +561,32 @@ async def test_the_epoch_of_a_committed_position_is_sent_to_detect_truncation() 
 
 
 async def test_a_truncated_log_moves_no_position_forward() -> None:
-    """Another client may have committed the position with an earlier epoch than that of the record before it."""
     broker = ScriptedBroker(NEWEST)
-    answers(broker, diverging_epoch=FetchEpochEndOffset(epoch=3, end_offset=9))
-    async with running(broker, epoch=6, epochs=committed(5, 4)) as client:
-        fetch = fetch_of(client, position=5)
+    async with running(broker, epoch=6) as client:
+        entry = bytearray(encode_batch([b"a"]))
+        entry[12:16] = (4).to_bytes(4, "big")
+        broker.logs[T0].add(0, bytes(entry))
+        fetch = fetch_of(client)
         await client.fetch([fetch])
-        assert isinstance(fetch.error, LogTruncated) and fetch.error.end == 5
+        answers(broker, diverging_epoch=FetchEpochEndOffset(epoch=3, end_offset=9))
+        after = PartitionFetch(fetch.decoder, 100)
+        await client.fetch([after])
+        assert isinstance(after.error, LogTruncated) and after.error.end == 1
+
+
+async def test_a_committed_epoch_without_records_is_no_truncated_log() -> None:
+    """A consumer in Java commits the end with the epoch of the leader, which may have written nothing until the next
+    leader came. That one names the end of an earlier epoch, which is the position."""
+    broker, epochs = ScriptedBroker(NEWEST), committed(5, 4)
+    answers(broker, diverging_epoch=FetchEpochEndOffset(epoch=3, end_offset=5))
+    async with running(broker, epoch=6, epochs=epochs) as client:
+        first = fetch_of(client, position=5)
+        await client.fetch([first])
+        assert first.error is None
+        await client.fetch([PartitionFetch(first.decoder, 100)])
+        await client.fetch([fetch_of(client, position=5)])
+        sent = [request.topics[0].partitions[0].last_fetched_epoch for request, _ in broker.requests]
+        assert sent == [4, -1, -1]
 
 
 async def test_an_older_leader_than_that_of_a_committed_position_is_not_asked_about_it() -> None:

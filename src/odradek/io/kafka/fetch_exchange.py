@@ -129,6 +129,11 @@ class PartitionExchange:
         fetch.last_stable = _position(data.last_stable_offset)
         fetch.log_start = _position(data.log_start_offset)
         step = fetch_step(data, position=self.offset, from_replica=not self.is_leader)
+        # Consumers in Java commit the end with the epoch of the leader that named it, which may have written nothing:
+        # then the next leader does not have that epoch, but it has everything before the position.
+        has_all = step is FetchStep.TRUNCATED and data.diverging_epoch.end_offset >= self.offset
+        if has_all and self.decoder.forget_committed_epoch():
+            return
         if step is FetchStep.READ_FROM_REPLICA and data.preferred_read_replica in routing().brokers:
             fetch.preferred_replica = data.preferred_read_replica
         elif step is not FetchStep.READ:
@@ -146,7 +151,7 @@ class PartitionExchange:
     def _error(self, step: FetchStep, data: FetchPartitionData, context: str) -> OdradekError:
         if step is FetchStep.TRUNCATED:
             diverging = data.diverging_epoch
-            end = min(diverging.end_offset, self.offset)  # positions may be committed with a wrong epoch
+            end = min(diverging.end_offset, self.offset)  # no position moves forward
             return LogTruncated(str(self.partition), self.offset, end, diverging.epoch)
         if step is FetchStep.READ_FROM_REPLICA:
             # It has started since the metadata was read. Until it is asked there are no records, and no long polls.

@@ -10,6 +10,7 @@ from odradek.core.kafka.leader_epochs import LeaderEpochs
 from odradek.core.kafka.read_committed import committed_only
 from odradek.types import Columns, Position, TopicPartition
 from odradek.wire.kafka.messages.data import AbortedTransaction
+from odradek.wire.kafka.records.batch import NO_EPOCH
 from odradek.wire.kafka.records.decoder import RecordDecoder
 from odradek.wire.kafka.schema import ZERO_UUID
 
@@ -47,7 +48,7 @@ class KafkaLogDecoder(RecordDecoder):
         self.sure_until = self.unanswered_since = -math.inf
         """Until when the last answer without an error is sure of the topic; when a fetch was sent that was not answered
         so, or a client made this decoder (see `TopicCheck`)."""
-        self._epochs = epochs
+        self._epochs, self._start = epochs, position
         super().__init__(partition, position, options, committed_epoch)
 
     def take(self) -> Columns:
@@ -64,6 +65,15 @@ class KafkaLogDecoder(RecordDecoder):
         """Forget everything not taken, and continue from `position`: see `RecordDecoder.reset`."""
         super().reset(position)
         self.needed_bytes = 0
+
+    def forget_committed_epoch(self) -> bool:
+        """Forget the epoch that a group has committed with the position. Return False if there is none, or anything
+        was read since."""
+        if self.fetch_position != self._start or self.leader_epoch == NO_EPOCH:
+            return False
+        self._epochs.forget_committed([self.partition])
+        self._begin(self._start, NO_EPOCH)
+        return True
 
     def begin_response(self, aborted: Sequence[AbortedTransaction] | None) -> None:
         """Begin with the response to a fetch from `fetch_position`, which names these aborted transactions."""
