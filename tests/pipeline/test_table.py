@@ -296,6 +296,30 @@ def test_delta_refuses_a_column_that_it_has_no_type_for(tmp_path: Path) -> None:
     assert not table.refresh()
 
 
+def test_a_catalog_of_sqlite_that_another_process_creates_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has created the tables of the catalog after this one has looked for them, then the namespace, then the table:
+    its first run wins, and this one's ends with the error that says so."""
+    from pyiceberg.catalog.sql import SqlCatalog, SqlCatalogBaseTable
+
+    create_tables, exists = SqlCatalog.create_tables, SqlCatalog.namespace_exists
+
+    def create_tables_too_late(catalog: SqlCatalog) -> None:
+        create_tables(catalog)
+        SqlCatalogBaseTable.metadata.create_all(catalog.engine, checkfirst=False)
+
+    answers = [False]  # the first one
+    with monkeypatch.context() as patched:
+        patched.setattr(SqlCatalog, "create_tables", create_tables_too_late)
+        late = make_table(options(tmp_path, "iceberg"))
+        assert not late.refresh()
+    created(tmp_path, "iceberg")
+    monkeypatch.setattr(SqlCatalog, "namespace_exists", lambda *args: answers.pop() if answers else exists(*args))
+    with pytest.raises(TableConflict, match="another process has created it"):
+        late.create(SCHEMA, Commit("orders", 0))
+
+
 @pytest.mark.parametrize(
     ("settings", "name"),
     [

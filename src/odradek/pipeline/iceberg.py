@@ -118,7 +118,13 @@ class IcebergTable(Table):
         properties = {**self.options.storage.options, **self.options.catalog}
         if (uri := properties.get("uri", "")).startswith(SQLITE):
             Path(uri.removeprefix(SQLITE)).parent.mkdir(parents=True, exist_ok=True)
-        return load_catalog(properties.pop("name", CATALOG), **properties)
+        name = properties.pop("name", CATALOG)
+        try:
+            return load_catalog(name, **properties)
+        except Exception as error:
+            if not type(error).__module__.startswith("sqlalchemy."):
+                raise
+            return load_catalog(name, **properties)  # another process may have just created the tables of the catalog
 
     def refresh(self) -> bool:
         self._loaded, self._stale = None, ""
@@ -151,8 +157,14 @@ class IcebergTable(Table):
         if self._stale:
             what = f"the catalog has {self.options.name}, {self._stale}"
             raise TableReplaced(self.options.flow, self.where, what)
-        with suppress(exceptions.NamespaceAlreadyExistsError):
-            self._catalog.create_namespace(self.options.name.rpartition(".")[0])
+        namespace = self.options.name.rpartition(".")[0]
+        try:
+            self._catalog.create_namespace(namespace)
+        except exceptions.NamespaceAlreadyExistsError:
+            pass
+        except Exception:  # a catalog of SQL has its database's error if another process has just created it
+            if not self._catalog.namespace_exists(namespace):
+                raise
         try:
             with self._catalog.create_table_transaction(self.options.name, schema, location=self._location) as new:
                 with new.update_spec() as spec:
