@@ -32,8 +32,8 @@ from pyspark.sql.datasource import (
 
 from odradek.client.cluster import Cluster
 from odradek.client.producer.producer import Producer
-from odradek.client.producer.results import Acks
-from odradek.errors import ConfigError, DeliveryError, OdradekError, OutcomeUnknown, Rejected
+from odradek.client.producer.results import Acks, Failed
+from odradek.errors import ConfigError, DeliveryError, MessageTooLarge, OdradekError, OutcomeUnknown, Rejected
 from odradek.io.gather import gather
 from odradek.ranges.offsets import resolve_broker
 from odradek.ranges.process import connected
@@ -222,12 +222,21 @@ class TaskCommit(WriterCommitMessage):
         if failed := [one for some in acks for one in some.failed]:
             kinds = Counter(type(one.error) for one in failed)
             rejected, unknown = kinds[Rejected], kinds[OutcomeUnknown]
-            reasons = dict.fromkeys(
-                f"{one.partition or one.topic}: {one.error.why if isinstance(one.error, DeliveryError) else one.error}"
-                for one in failed
-            )
+            reasons = dict.fromkeys(map(_reason, failed))
             not_written = len(failed) - rejected - unknown
             raise WriteError(str(self.attempt), self.rows, rejected, not_written, unknown, list(reasons)[:REASONS])
+
+
+_OPTIONS = {"max_message_bytes": "maxMessageBytes", "buffer_bytes": "bufferBytes"}
+"""Options of a producer -> what users of the sink know them as."""
+
+
+def _reason(failed: Failed) -> str:
+    """Return where a row was to go, and why it did not."""
+    error, where = failed.error, str(failed.partition or failed.topic)
+    if isinstance(large := error.__cause__, MessageTooLarge):
+        return str(MessageTooLarge(where, -1, large.size, large.limit, _OPTIONS.get(large.option, large.option)))
+    return f"{where}: {error.why if isinstance(error, DeliveryError) else error}"
 
 
 class WriteError(OdradekError):
