@@ -163,6 +163,14 @@ async def test_compressed_topics_take_columns_too(cluster: MemoryCluster) -> Non
 
 TABLE = pa.table({"a": [b"x", b"y"], "n": [1, 2], "gap": pa.array([b"x", None])})
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+LATE = pa.chunked_array([["x"] * 9000, ["y"]])
+"""Values of several batches, of which the last ones may have times that cannot be sent."""
+
+
+def timed(kind: Any, time: int) -> pa.Table:
+    return pa.table({"value": LATE, "time": pa.chunked_array([[5] * 9000, [time]], pa.int64()).cast(kind)})
+
+
 NAMELESS = pa.table({"value": [b"x"], "headers": pa.array([[(None, b"y")]], HEADERS)})
 
 
@@ -179,6 +187,10 @@ NAMELESS = pa.table({"value": [b"x"], "headers": pa.array([[(None, b"y")]], HEAD
         (TABLE, {"value": "a", "headers": "gap"}, TypeError, "headers must be list"),
         (TABLE, {"value": "a", "timestamp": "a"}, TypeError, "timestamp must be a timestamp, or an integer"),
         (NAMELESS, {"value": "value", "headers": "headers"}, ValueError, "the name of a header is null"),
+        (timed(pa.int64(), -7), {"timestamp": "time"}, ConfigError, "timestamp=-7: must be milliseconds"),
+        (timed(pa.timestamp("ms"), -1), {"timestamp": "time"}, ConfigError, "timestamp=-1: must be milliseconds"),
+        (timed(pa.timestamp("s"), 1 << 54), {"timestamp": "time"}, ValueError, "out of bounds timestamp"),
+        (timed(pa.timestamp("s"), (1 << 64) // 1000 + 1), {"timestamp": "time"}, ValueError, "out of bounds timestamp"),
         (TABLE["a"], {"value": "a"}, ConfigError, "value='a' names a column, and an array has none"),
         (pa.nulls(1), {}, TypeError, "the array is null: "),
         (pa.table([[b"x"], [b"y"]], ["value", "value"]), {}, ConfigError, "there is more than one column 'value'"),
@@ -320,12 +332,12 @@ async def test_views_are_copied_some_rows_at_a_time() -> None:
 
 async def test_nulls_keys_headers_and_times_become_records() -> None:
     headers = pa.array([[("a", b"1"), ("a", None)], [], None], HEADERS)
-    times = pa.array([1500, None, -1], pa.timestamp("ms", tz="UTC"))
+    times = pa.array([1500, None, 0], pa.timestamp("ms", tz="UTC"))
     data = pa.table({"value": [b"x", None, b"z"], "key": ["k", "", None], "headers": headers, "time": times})
     rows = [
         ProducerRecord(b"x", b"k", (("a", b"1"), ("a", None)), 1500),
         ProducerRecord(None, b"", (), None),
-        ProducerRecord(b"z", None, (), -1),
+        ProducerRecord(b"z", None, (), 0),
     ]
     assert list(arrow_input.runs(data, "value", "key", "headers", "time")) == [rows]
     chunked = pa.concat_tables([data, data])

@@ -11,6 +11,7 @@ from struct import calcsize
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from odradek import arguments
+from odradek.client.options import TIMESTAMP
 from odradek.core.interfaces import ProducerRecord
 from odradek.core.produce.packed_records import PackedRecords, pack
 from odradek.engine import HeaderColumns, PackedBytes
@@ -50,14 +51,17 @@ def runs(
 
     Raises:
         TypeError: `data` is not Arrow, or a column has a type that cannot be sent.
-        ConfigError: A column does not exist, or it is not clear which one has the values.
-        ValueError: The name of a header is null or not UTF-8, or headers are damaged.
+        ConfigError: A column does not exist, it is not clear which one has the values, or a time is before 1970.
+        ValueError: The name of a header is null or not UTF-8, or headers are damaged; or a time is beyond the range of
+            milliseconds.
     """
     values = _column(data, value, "value")
     named = {"key": key, "headers": headers, "timestamp": timestamp}
     others = {role: _column(data, name, role) for role, name in named.items() if name is not None}
     if "headers" in others:
         _check_header_names(others["headers"])
+    if "timestamp" in others:
+        _check_times(others["timestamp"])
     columns = {"value": values, **others}
     return chain.from_iterable(map(_runs, _chunks(pa.table(list(columns.values()), list(columns)))))
 
@@ -125,6 +129,11 @@ def _check_header_names(headers: pa.ChunkedArray[Any]) -> None:
         chunk.validate(full=True)  # as of other columns, before it is looked at; names are UTF-8
         if pc.struct_field(pc.list_flatten(chunk), "key").null_count:
             raise ValueError("the name of a header is null: only its value may be")
+
+
+def _check_times(times: pa.ChunkedArray[Any]) -> None:
+    for chunk in times.chunks:
+        TIMESTAMP("timestamp", pc.min(_milliseconds(chunk)).as_py())
 
 
 # ---- packed columns -----------------------------------------------------------------------------------------
@@ -228,7 +237,8 @@ def _times_of(column: Any) -> list[Any]:
 
 def _milliseconds(column: Any) -> Any:
     if pa.types.is_timestamp(column.type):  # without a time zone: UTC
-        column = column.cast(pa.timestamp("ms", tz=column.type.tz), safe=False)
+        milliseconds = pa.timestamp("ms", tz=column.type.tz)
+        column = column.cast(options=pc.CastOptions(milliseconds, allow_time_truncate=True))
     return column.cast(pa.int64())
 
 

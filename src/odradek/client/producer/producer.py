@@ -356,9 +356,10 @@ class Producer:
             NotWritten: There was no space within `deliver_within`; the rows before stay on their way.
             TypeError: `data` is not Arrow, or a column has a type that cannot be sent. Nothing was sent; nor in the
                 next two cases.
-            ConfigError: Several columns could be meant, or pyarrow is missing (`pip install odradek[arrow]`).
-            ValueError: The name of a header is null or not UTF-8. Also for damaged data, of which rows before may have
-                been sent.
+            ConfigError: Several columns could be meant, a time is before 1970, or pyarrow is missing
+                (`pip install odradek[arrow]`).
+            ValueError: The name of a header is null or not UTF-8, or a time is out of range. Also for damaged
+                data, of which rows before may have been sent.
         """
         from odradek.client.producer import arrow_input  # here, because it needs pyarrow
 
