@@ -238,6 +238,12 @@ def test_a_time_for_all_wins_over_times_for_each_over_offsets() -> None:
     assert parse(endingTimestamp="9000", endingOffsets="latest").end == AtTime(9.0)
 
 
+def test_errors_name_the_option_that_says_where_to_start_or_end() -> None:
+    by_time = parse(startingOffsets="earliest", startingOffsetsByTimestamp='{"t":{"0-1":5000}}', endingTimestamp="9000")
+    assert by_time.names[:2] == ("option startingOffsetsByTimestamp", "option endingTimestamp")
+    assert parse().names[:2] == ("option startingOffsets", "option endingOffsets")
+
+
 def test_a_batch_starts_nowhere_at_the_end() -> None:
     with pytest.raises(ConfigError, match="startingOffsets='latest': must be earliest or JSON"):
         parse(startingOffsets="latest")

@@ -181,8 +181,6 @@ _TOPICS = {
 }
 
 _NAMES = RequestNames(
-    start="option startingOffsets",
-    end="option endingOffsets",
     partitions="option assign",
     pattern="subscribePattern",
     path="option path",
@@ -259,7 +257,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool | None) -> Sourc
         _SOURCE,
         where=where,
         topics=option_map.fill(Topics, _TOPICS),
-        names=_NAMES,
+        names=_NAMES._replace(start=_deciding(option_map, "starting"), end=_deciding(option_map, "ending")),
         start=_positions(option_map, "starting", starts),
         end=LATEST if streaming else _positions(option_map, "ending", (LATEST,)),
     )
@@ -269,7 +267,8 @@ def parse_source(options: Mapping[str, str], *, streaming: bool | None) -> Sourc
     return parsed
 
 
-_POSITIONS = ("Offsets", "Timestamp", "OffsetsByTimestamp")
+_POSITIONS = ("Timestamp", "OffsetsByTimestamp", "Offsets")
+"""Options that say where to start or end, without `starting` or `ending`: as in Spark, the first that is set counts."""
 
 
 def _is_kafka07(options: Mapping[str, str]) -> bool:
@@ -300,13 +299,19 @@ def _parse_directories(text: str, option: str) -> tuple[Directory, ...]:
 
 
 def _positions(option_map: OptionMap, which: str, anchors: tuple[PositionSpec, ...]) -> Positions:
-    """Where to start or end; the first anchor is the default. As in Spark, a time for all wins over times for each,
-    and those over offsets."""
+    """Where to start or end; the first anchor is the default."""
     offsets: Positions = option_map.take(
         partial(values.parse_positions, anchors=anchors), anchors[0], f"{which}Offsets"
     )
     by_times: Positions = option_map.take(values.parse_times, offsets, f"{which}OffsetsByTimestamp")
     return option_map.take(values.parse_time, by_times, f"{which}Timestamp")
+
+
+def _deciding(option_map: OptionMap, which: str) -> str:
+    """Return the option that says where to start or end, for errors."""
+    names = [f"{which}{name}" for name in _POSITIONS]
+    present = (name for name in names if option_map.has(name))
+    return f"option {next(present, names[-1])}"
 
 
 # ---- the sink ------------------------------------------------------------------------------------------------

@@ -90,6 +90,10 @@ class OptionMap:
         """Take options whose values do not matter here."""
         self._known.update({name.lower(): name for name in names})
 
+    def has(self, name: str) -> bool:
+        """Return True if the option is set."""
+        return name.lower() in self._values
+
     def text(self, name: str, *, may_be_empty: bool = False) -> str | None:
         """Return the text of an option, or None if it is not set. Raises ConfigError if it is empty and must not be."""
         self._known[name.lower()] = name
@@ -118,7 +122,7 @@ class OptionMap:
         If none is, and `required` says what they name, `finish` raises.
         """
         self.know(*names)
-        present = [name for name in names if name.lower() in self._values]
+        present = [name for name in names if self.has(name)]
         if len(present) > 1:
             raise ConfigError(f"options {' and '.join(present)} exclude each other")
         if not present and required:
