@@ -21,7 +21,7 @@ from odradek.errors import (
     OdradekError,
     Unsupported,
 )
-from odradek.mirror.errors import LostRecords, ProgressLost, RecordRefused, SourceChanged
+from odradek.mirror.errors import LostRecords, ProgressLost, RecordRefused, SourceChanged, TargetChanged
 from odradek.mirror.planning import MirrorRefused
 from odradek.mirror.run import MirrorResult, finish, plan_open, run_open
 from odradek.mirror.sources import ClusterSource
@@ -409,6 +409,51 @@ async def test_origin_headers_need_headers(monkeypatch: pytest.MonkeyPatch) -> N
     error = await error_of(source, target, config_of("t", topics={"origin_headers": True}))
     assert isinstance(error, MirrorRefused) and "the target has no headers" in str(error)
     assert not target._state.table.topics
+
+
+@pytest.mark.parametrize("end", [0, 30])
+@pytest.mark.parametrize("more", [0, 5])
+async def test_a_target_log_that_was_cut(monkeypatch: pytest.MonkeyPatch, end: int, more: int) -> None:
+    """Or whose topic was made again, where brokers have no ids (before 2.8)."""
+    monkeypatch.setattr(task_module, "SHOWN_WITHIN_S", 0.05)
+    source, target = filled({"t": 1}), MemoryCluster()
+    await run_mirror(source, target, config_of("t"))
+    source.append("t", rows(more))
+    target.truncate_log(partition("t"), end)
+    error = await error_of(source, target, config_of("t"))
+    assert isinstance(error, TargetChanged) and not error.retriable
+    assert f"t/0 ended at {end}, and had records up to 50" in str(error)
+    assert len(records(target, "t").get(0, ())) == end
+
+
+@pytest.mark.parametrize("by", ["source", "key"])
+async def test_a_target_topic_that_is_made_again_while_it_is_copied_to(by: str) -> None:
+    source, target = filled({"t": 1}), MemoryCluster()
+    config = config_of("t", topics={"partition_by": by}, run={"refresh_seconds": 600})
+
+    def spoil() -> None:
+        target.recreate_topic("t")
+        source.append("t", rows(5))
+
+    error = await error_of(source, target, config, committed=Cut(1, spoil), follow=True)
+    assert isinstance(error, TargetChanged), error
+    assert "t/0 ended at 0, and had records up to 50: the topic was made again" in str(error)
+    assert not records(target, "t")
+
+
+async def test_a_target_topic_that_is_deleted_before_a_task_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_module, "SHOWN_WITHIN_S", 0.05)
+    source, target = filled({"t": 1}), MemoryCluster()
+    await run_mirror(source, target, config_of("t"))
+    read = task_module.read_progress
+
+    async def delete_and_read(*args: Any, **options: Any) -> Any:
+        target.delete_topic("t")
+        return await read(*args, **options)
+
+    monkeypatch.setattr(task_module, "read_progress", delete_and_read)
+    error = await error_of(source, target, config_of("t"))
+    assert isinstance(error, TargetChanged) and "topic 't' was deleted" in str(error)
 
 
 @pytest.mark.parametrize("again", [True, False])

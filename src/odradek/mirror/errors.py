@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from odradek.errors import OdradekError
 from odradek.types import TopicPartition
 
-__all__ = ["LostRecords", "MirrorProcessFailed", "ProgressLost", "RecordRefused", "RuleFailed", "SourceChanged"]
+__all__ = [
+    "LostRecords",
+    "MirrorProcessFailed",
+    "ProgressLost",
+    "RecordRefused",
+    "RuleFailed",
+    "SourceChanged",
+    "TargetChanged",
+]
 
 
 class LostRecords(OdradekError):
@@ -43,6 +51,24 @@ class SourceChanged(OdradekError):
 
     def message(self) -> str:
         return f"mirror {self.mirror}: the source does not have any more what was copied: {self.why.message()}"
+
+
+class TargetChanged(OdradekError):
+    """A topic of the target was deleted, or made again, or its log was cut: it lacks records that were copied to it.
+
+    Args:
+        mirror: Name of the mirror.
+        why: What the target says.
+    """
+
+    hint = "delete what was copied, and copy it again in a mirror of another name"
+
+    def __init__(self, mirror: str, why: str) -> None:
+        super().__init__(mirror, why)
+        self.mirror, self.why = mirror, why
+
+    def message(self) -> str:
+        return f"mirror {self.mirror}: the target does not have any more what was copied to it: {self.why}"
 
 
 class ProgressLost(OdradekError):

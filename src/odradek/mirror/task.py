@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple, cast
 
 import anyio
@@ -36,7 +37,7 @@ from odradek.io.retry import retry
 from odradek.mirror.clusters import PAUSES, Clusters, read_progress
 from odradek.mirror.config import MirrorConfig
 from odradek.mirror.dividing import Divided, Division
-from odradek.mirror.errors import LostRecords, ProgressLost, SourceChanged
+from odradek.mirror.errors import LostRecords, ProgressLost, SourceChanged, TargetChanged
 from odradek.mirror.index import UnknownOffset, runs_of
 from odradek.mirror.limits import RateLimit
 from odradek.mirror.planning import MirrorRefused, finished_text
@@ -186,6 +187,7 @@ class MirrorTask:
         self._ends = None if ends is None else {p: at for p, at in ends.items() if p in self._destinations}
         self._offsets = self._clusters.source.unit is RECORDS
         self._progress: dict[TopicPartition, CopyProgress] = {}
+        self._written: dict[TopicPartition, int] = {}  # target partition -> offset after what was committed there
         self._open_since: float | None = None
 
     def __repr__(self) -> str:
@@ -209,6 +211,7 @@ class MirrorTask:
             MirrorRefused: The mirror is finished.
             LostRecords: The source deleted records before they were copied.
             SourceChanged: A topic of the source was made again, or its log was cut.
+            TargetChanged: A topic of the target lacks what was copied to it.
             ProgressLost: The mirror's own topic has lost what it had.
             RecordRefused: The target does not take a record.
             OdradekError: Another error that does not pass, such as a corrupt message.
@@ -261,6 +264,7 @@ class MirrorTask:
             compression=run.compression, max_message_bytes=run.max_message_bytes, **options
         ) as producer:
             await self._read_progress(least=1 + await self._note_beginning(producer))
+            await self._check_target()
             await self._skip_deleted()
             log.info(
                 "mirror %s: task %d copies %d partitions", self._config.name, self._number, len(self._destinations)
@@ -290,6 +294,37 @@ class MirrorTask:
             if partition not in newest or newest[partition].records < known.records:
                 raise ProgressLost(self._config.topic, partition, known.records)
         self._progress = newest
+
+    async def _check_target(self) -> None:
+        """Raise TargetChanged if a log of the target still ends before what was copied to it, or if there is none: a
+        producer makes a topic that was deleted again, where brokers do that, and would write the rest to it."""
+        target, name = self._clusters.target, self._config.name
+        for partition, known in self._progress.items():
+            if known.target_next is not None:
+                self._add_written(self._destinations[partition].target, known.target_next)
+
+        async def check() -> None:
+            if gone := {partition.topic for partition in self._written} - await target.topics():
+                raise TargetChanged(name, f"topic {min(gone)!r} was deleted")
+            extents = await target.driver.logs.extents(self._written.keys())
+            for partition, extent in extents.items():
+                if extent.latest < self._written[partition]:
+                    raise self._target_changed(partition, extent.latest)
+
+        await retry(
+            check,
+            PAUSES,
+            passes=lambda error: error.retriable or isinstance(error, TargetChanged),
+            limit_s=SHOWN_WITHIN_S,
+            late=DeadlineError("the ends of what was copied", SHOWN_WITHIN_S),
+        )
+
+    def _add_written(self, partition: TopicPartition, end: int) -> None:
+        self._written[partition] = max(end, self._written.get(partition, 0))
+
+    def _target_changed(self, partition: TopicPartition, end: int) -> TargetChanged:
+        why = f"{partition} ended at {end}, and had records up to {self._written[partition]}"
+        return TargetChanged(self._config.name, f"{why}: the topic was made again, or its log was cut")
 
     async def _skip_deleted(self) -> bool:
         """Continue at the oldest records that there are, where the next ones were deleted; return True if any were.
@@ -445,9 +480,9 @@ class MirrorTask:
         self._open_since = begun_at if self._settings.exactly_once else None
         async with self._transaction(producer):
             entries: list[Stored] = []
-            for partition, acks in zip(
-                gathered.parts, await gather(self._write(producer), gathered.parts.items()), strict=True
-            ):
+            written = await gather(self._write(producer), gathered.parts.items())
+            for partition, acks in zip(gathered.parts, written, strict=True):
+                self._check_written(acks)
                 if self._destinations[partition].rule is not None:
                     continue  # its records are not adjacent on the target
                 runs = runs_of(gathered.parts[partition], acks, offsets=self._offsets)
@@ -456,12 +491,20 @@ class MirrorTask:
             entries.append(Progress(round(time.time() * 1000), following))
             await self._store(producer, entries)
         self._open_since = None
+        for ack in chain.from_iterable(written):
+            self._add_written(ack.partition, (ack.position or 0) + ack.records)
         before, self._progress = self._progress, following
         seconds = anyio.current_time() - begun_at
         moved = [p for p, known in following.items() if known != before.get(p)]
         self._settings.committed(
             [gathered.copied(p, following[p].next.position, self._lag(p, lags), seconds) for p in moved]
         )
+
+    def _check_written(self, acks: Iterable[Ack]) -> None:
+        """Raise TargetChanged if records were written before the end of those that were committed earlier."""
+        for ack in acks:
+            if ack.position is not None and ack.position < self._written.get(ack.partition, 0):
+                raise self._target_changed(ack.partition, ack.position)
 
     def _transaction(self, producer: Producer) -> AbstractAsyncContextManager[Any]:
         return producer.transaction() if self._settings.exactly_once else nullcontext()
