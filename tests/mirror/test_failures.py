@@ -445,7 +445,7 @@ async def test_a_target_topic_that_is_deleted_before_a_task_begins(monkeypatch: 
     monkeypatch.setattr(task_module, "SHOWN_WITHIN_S", 0.05)
     source, target = filled({"t": 1}), MemoryCluster()
     await run_mirror(source, target, config_of("t"))
-    read = task_module.read_progress
+    read = clusters_module.read_progress
 
     async def delete_and_read(*args: Any, **options: Any) -> Any:
         target.delete_topic("t")
