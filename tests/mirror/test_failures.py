@@ -15,6 +15,7 @@ from odradek.core.backoff import Backoff
 from odradek.core.interfaces import ProducerRecord
 from odradek.errors import (
     BrokerError,
+    CommitOutcomeUnknown,
     ConnectionLost,
     CorruptMessage,
     Fenced,
@@ -91,6 +92,34 @@ async def test_a_run_that_begins_while_requests_are_lost(operation: Any) -> None
     target.fail(operation, error, times=12)
     await run_mirror(source, target, config_of("t", "u", run=SMALL))
     assert same(source, target, "t") and "u" in target._state.table.topics
+
+
+async def test_a_new_topic_is_copied_although_the_outcome_of_its_commit_was_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source, target, config = filled({"t1": 1}), MemoryCluster(), config_of(topics={"pattern": "t.*"}, run=SMALL)
+    errors: list[OdradekError] = []
+    prepare, lost = run_module._prepare, iter([CommitOutcomeUnknown("m", "no response")])
+
+    async def prepare_unknown(*args: Any, running: bool, **options: Any) -> Any:
+        prepared = await prepare(*args, running=running, **options)
+        if running and (error := next(lost, None)) is not None:
+            raise error
+        return prepared
+
+    monkeypatch.setattr(run_module, "_prepare", prepare_unknown)
+
+    async def run() -> None:
+        errors.append(await error_of(source, target, config, follow=True))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+        await until(lambda: "t1" in target._state.table.topics and same(source, target, "t1"))
+        source.create_topic("t2")
+        source.append("t2", rows(5))
+        await until(lambda: errors or ("t2" in target._state.table.topics and same(source, target, "t2")))
+        group.cancel_scope.cancel()
+    assert not errors and next(lost, None) is None
 
 
 async def test_a_run_waits_for_topics_that_were_copied_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from odradek.errors import OdradekError
+from odradek.errors import CommitOutcomeUnknown, OdradekError
 from odradek.types import TopicPartition
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "RuleFailed",
     "SourceChanged",
     "TargetChanged",
+    "passes",
 ]
 
 
@@ -91,7 +92,7 @@ class ProgressLost(OdradekError):
 
 
 class RecordRefused(OdradekError):
-    """The target does not take a record. Records before it were copied.
+    """The target does not take a record. Records before it were copied, but for those of the same transaction.
 
     Args:
         partition: The source partition as text.
@@ -142,3 +143,8 @@ class MirrorProcessFailed(OdradekError):
 
     def message(self) -> str:
         return f"mirror {self.mirror}: a process ended with the exit code {self.code}; its standard error says why"
+
+
+def passes(error: OdradekError) -> bool:
+    """Return True if the same is to be done again after an error: what counts is what was committed."""
+    return error.retriable or isinstance(error, CommitOutcomeUnknown)

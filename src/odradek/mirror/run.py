@@ -15,7 +15,7 @@ from anyio.abc import TaskGroup
 from odradek.client.cluster import Cluster
 from odradek.core.interfaces import ProducerRecord
 from odradek.core.observer_calls import ObserverCalls
-from odradek.errors import CommitOutcomeUnknown, OdradekError, Unsupported
+from odradek.errors import OdradekError, Unsupported
 from odradek.io.gather import background_tasks
 from odradek.io.observation import observer_calls
 from odradek.io.retry import retry
@@ -31,6 +31,7 @@ from odradek.mirror.clusters import (
     survey,
 )
 from odradek.mirror.config import MirrorConfig
+from odradek.mirror.errors import passes
 from odradek.mirror.lags import LagWatch
 from odradek.mirror.limits import RateLimit
 from odradek.mirror.planning import (
@@ -246,15 +247,14 @@ async def begin(config: MirrorConfig, clusters: Clusters, *, follow: bool, joins
     """
     until = anyio.current_time() + TOPICS_AWAY_S
 
-    def passes(error: OdradekError) -> bool:
-        is_passing = error.retriable or isinstance(error, CommitOutcomeUnknown)
+    def may_begin(error: OdradekError) -> bool:
         may_come = isinstance(error, TopicsAway) and (follow or error.copied) and anyio.current_time() < until
-        if is_passing or may_come:
+        if passes(error) or may_come:
             log.warning("mirror %s: begins again: %s", config.name, error)
             return True
         return False
 
-    return await retry(lambda: _begin(config, clusters, follow, joins), PAUSES, passes=passes)
+    return await retry(lambda: _begin(config, clusters, follow, joins), PAUSES, passes=may_begin)
 
 
 async def _begin(config: MirrorConfig, clusters: Clusters, follow: bool, joins: bool) -> Begun:
@@ -331,7 +331,7 @@ class Tasks:
             try:
                 await self._refresh()
             except OdradekError as error:
-                if not error.retriable:
+                if not passes(error):
                     raise
                 log.warning("mirror %s: new topics were not looked for: %s", self._config.name, error)
 

@@ -24,7 +24,6 @@ from odradek.client.producer.producer import Producer
 from odradek.client.producer.results import Ack
 from odradek.core.interfaces import RECORDS, Extent, ProducerRecord
 from odradek.errors import (
-    CommitOutcomeUnknown,
     DeadlineError,
     DeliveryError,
     Fenced,
@@ -37,7 +36,7 @@ from odradek.io.retry import retry
 from odradek.mirror.clusters import PAUSES, Clusters, read_progress
 from odradek.mirror.config import MirrorConfig
 from odradek.mirror.dividing import Divided, Division
-from odradek.mirror.errors import LostRecords, ProgressLost, SourceChanged, TargetChanged
+from odradek.mirror.errors import LostRecords, ProgressLost, SourceChanged, TargetChanged, passes
 from odradek.mirror.index import UnknownOffset, runs_of
 from odradek.mirror.limits import RateLimit
 from odradek.mirror.planning import MirrorRefused, finished_text
@@ -222,11 +221,10 @@ class MirrorTask:
             await retry(self._attempt, PAUSES, passes=self._passes)
 
     def _passes(self, error: OdradekError) -> bool:
-        """Return True if the task can begin again after an error: what counts is what was committed."""
-        passes = error.retriable or isinstance(error, CommitOutcomeUnknown)
-        if passes:
+        """Return True if the task can begin again after an error."""
+        if again := passes(error):
             log.warning("mirror %s: task %d begins again: %s", self._config.name, self._number, error)
-        return passes
+        return again
 
     async def _attempt(self) -> None:
         """Take the transactional id, and copy from where the last transaction ended."""
