@@ -82,10 +82,9 @@ async def test_errors_of_produce(mock: MockCluster, cluster: od.Cluster) -> None
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
         ErrorCode.TRANSACTION_ABORTABLE,
     }
-    without_numbers = {ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT}
+    without_numbers = {ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
     of_the_producer = {
         ErrorCode.INVALID_TXN_STATE,
-        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
     assert await outcomes(attempt) == expected(
