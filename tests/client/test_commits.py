@@ -16,7 +16,7 @@ from odradek.client.consumer.committer import Committer
 from odradek.client.consumer.consumer import Consumer
 from odradek.client.consumer.group_batches import GroupBatch
 from odradek.core.interfaces import NO_METADATA, Membership
-from odradek.errors import DeadlineError, ZooKeeperError
+from odradek.errors import BrokerError, DeadlineError, ZooKeeperError
 from odradek.types import LATEST, Position, TopicPartition
 
 pytestmark = pytest.mark.anyio
@@ -51,6 +51,10 @@ async def test_a_position_that_does_not_move_is_stored_again_after_a_time(monkey
         with monkeypatch.context() as patch:
             patch.setattr(committed, "STORED_AGAIN_S", 0.0)
             await consumer.commit()
+            cluster.fail("commit", BrokerError(29, "TOPIC_AUTHORIZATION_FAILED"))
+            with pytest.raises(BrokerError):
+                await consumer.commit()
+        assert await consumer.commit() == {tp(): 4}, "the outcome of the last one counts as unknown"
         assert await consumer.committed() == {tp(): (4, "by hand")}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import anyio
@@ -46,7 +47,7 @@ class Committer:
         self._observation = observation
         self._one_at_a_time = anyio.Lock()
         self._outcomes_known = True  # of all commits so far
-        self._stored_all_at: float | None = None  # when all positions were stored, and not only those that had moved
+        self._stored_all_at = math.inf  # when all positions were stored, and not only those that had moved
         self._scope: anyio.CancelScope | None = None
         self.commits = self.failed_commits = 0
 
@@ -61,18 +62,16 @@ class Committer:
             if partitions is not None:
                 chosen = {p: self._progress[p] for p in self._progress.keys() & set(partitions)}
             now = anyio.current_time()
-            if self._stored_all_at is None:
-                self._stored_all_at = now
             again = partitions is None and now - self._stored_all_at >= committed.STORED_AGAIN_S
             due: dict[TopicPartition, Position] = {}
             texts: dict[TopicPartition, str] = {}
             for partition, progress in chosen.items():
                 if (position := progress.to_commit_again if again else progress.to_commit) is not None:
                     due[partition] = position
-                    if position == progress.committed and progress.text is not None:
-                        texts[partition] = progress.text
+                    if progress.text is not None and progress.text[0] == position:
+                        texts[partition] = progress.text[1]
             stored = await self._store(due, texts) if due else {}
-            if again:
+            if again or self._stored_all_at == math.inf:
                 self._stored_all_at = now
             return stored
 
@@ -123,10 +122,13 @@ class Committer:
         if self._scope.cancelled_caught:
             return {}
         self._outcomes_known = True
+        for partition, position in due.items():
+            text = metadata.get(partition)
+            chosen[partition].text = None if text is None else (position, text)
         # One of unknown outcome may still be on its way on another connection, and replace this one: the next
         # commit stores these positions again.
         for partition in due if outcomes_known else ():
-            chosen[partition].committed, chosen[partition].text = due[partition], metadata.get(partition)
+            chosen[partition].committed = due[partition]
         return {**due}
 
     async def _request(

@@ -117,8 +117,8 @@ class PartitionProgress:
         self.nothing_before: Position | None = None
         """Between the last record delivered and this position there is nothing to deliver; None: not known."""
         self.committed = committed
-        self.text: str | None = None
-        """The text that was stored with `committed`; None: none was given."""
+        self.text: tuple[Position, str] | None = None
+        """The position that was stored last, and the text with it; None: none was given."""
         self.in_hand = 0
         """Spans being processed."""
         self.outstanding = 0
