@@ -323,7 +323,7 @@ class Kafka07LogDriver:
 
     compressions = frozenset({"none"})
     batch_bytes = compressed_batch_bytes = 1000
-    refuses_batches = has_keys = has_headers = False
+    refuses_batches = has_headers = False
     observer = None
 
     def statistics(self) -> ClusterStatistics:

@@ -126,7 +126,7 @@ class Kafka07DoubleDriver(MemoryDriver):
 
     compressions = frozenset({"none", "gzip"})
     batch_bytes = compressed_batch_bytes = 256 << 10
-    refuses_batches = has_keys = has_headers = False
+    refuses_batches = has_headers = False
 
     def __init__(self, double: Kafka07Double, tuning: Tuning) -> None:
         super().__init__(double.state, tuning)

@@ -39,7 +39,7 @@ class RecordFilter(NamedTuple):
 
     def check(self, k: od.Cluster) -> None:
         """Raise Unsupported if records of this cluster have no keys or headers, so that none could match."""
-        if self.key is not None and not k.driver.has_keys:
+        if self.key is not None and k.driver.logs.values_only:
             raise od.Unsupported("--key", "Kafka 0.8: records of 0.7 have no keys")
         if self.headers and not k.driver.has_headers:
             raise od.Unsupported("--header", "Kafka 0.11: records of older brokers have no headers")

@@ -18,6 +18,8 @@ __all__ = [
     "passes",
 ]
 
+_COPY_AGAIN = "delete what was copied, and copy it again in a mirror of another name"
+
 
 class LostRecords(OdradekError):
     """The source deleted records before they were copied.
@@ -62,7 +64,7 @@ class TargetChanged(OdradekError):
         why: What the target says.
     """
 
-    hint = "delete what was copied, and copy it again in a mirror of another name"
+    hint = _COPY_AGAIN
 
     def __init__(self, mirror: str, why: str) -> None:
         super().__init__(mirror, why)
@@ -81,7 +83,7 @@ class ProgressLost(OdradekError):
         records: How many of its records had been copied.
     """
 
-    hint = "delete what was copied, and copy it again in a mirror of another name"
+    hint = _COPY_AGAIN
 
     def __init__(self, topic: str, partition: TopicPartition, records: int) -> None:
         super().__init__(topic, partition, records)

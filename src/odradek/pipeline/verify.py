@@ -159,6 +159,10 @@ def _of_former_logs(commits: Sequence[Commit]) -> list[Range]:
     return sorted(former)
 
 
+_NO_LOG = "no live broker, and no directory, has this log"
+_OTHER_LOG = "the topic was deleted and made again: the table was made from another log"
+
+
 class _Comparison:
     """A comparison of the log with some batches of a table. Used once."""
 
@@ -207,16 +211,13 @@ class _Comparison:
             self._result.expired += commit.log_size - sum(part.size for part in ranges)
             for part in ranges:
                 extent = extents.get(part.partition)
-                what = ""
-                if extent is None:
-                    what = "no live broker, and no directory, has this log"
-                elif extent.topic_id not in ("", newest.get(part.partition.topic, extent.topic_id)):
-                    what = "the topic was deleted and made again: the table was made from another log"
-                if what and self._skips_loss and (extent is not None or missing_is_deleted):
-                    self._result.expired += part.size
-                    continue
-                if what or extent is None:
-                    short[part.partition] = what
+                topic = part.partition.topic
+                is_other = extent is not None and extent.topic_id not in ("", newest.get(topic, extent.topic_id))
+                if extent is None or is_other:
+                    if self._skips_loss and (is_other or missing_is_deleted):
+                        self._result.expired += part.size
+                    else:
+                        short[part.partition] = _OTHER_LOG if is_other else _NO_LOG
                     continue
                 for lost in _without(part, sorted([*gaps, Range(part.partition, extent.earliest, extent.latest)])):
                     if lost.start < extent.earliest:

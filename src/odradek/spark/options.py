@@ -36,6 +36,7 @@ __all__ = [
     "IGNORED_KAFKA07",
     "REFUSED_KAFKA",
     "REFUSED_KAFKA07",
+    "SINK_NAMES",
     "SINK_REFUSED_KAFKA",
     "SinkOptions",
     "SourceOptions",
@@ -374,6 +375,8 @@ _SINK = {
     "report_path": option(values.parse_text, "reportPath"),
     "acks": option(choice(_ACKS), "kafka.acks"),
 }  # fmt: skip
+SINK_NAMES = {field: spec.names[0] for field, spec in _SINK.items()}
+"""Field of the options -> the option of the sink that sets it, for errors."""
 
 
 def parse_sink(options: Mapping[str, str]) -> SinkOptions:

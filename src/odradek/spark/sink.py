@@ -38,7 +38,7 @@ from odradek.io.gather import gather
 from odradek.ranges.offsets import resolve_broker
 from odradek.ranges.process import connected
 from odradek.ranges.projection import together
-from odradek.spark.options import parse_sink
+from odradek.spark.options import SINK_NAMES, parse_sink
 from odradek.spark.schema import DestinationRows, layout
 from odradek.types import MiB, TopicPartition
 
@@ -227,15 +227,11 @@ class TaskCommit(WriterCommitMessage):
             raise WriteError(str(self.attempt), self.rows, rejected, not_written, unknown, list(reasons)[:REASONS])
 
 
-_OPTIONS = {"max_message_bytes": "maxMessageBytes", "buffer_bytes": "bufferBytes"}
-"""Options of a producer -> what users of the sink know them as."""
-
-
 def _reason(failed: Failed) -> str:
     """Return where a row was to go, and why it did not."""
     error, where = failed.error, str(failed.partition or failed.topic)
     if isinstance(large := error.__cause__, MessageTooLarge):
-        return str(MessageTooLarge(where, -1, large.size, large.limit, _OPTIONS.get(large.option, large.option)))
+        return str(MessageTooLarge(where, -1, large.size, large.limit, SINK_NAMES.get(large.option, large.option)))
     return f"{where}: {error.why if isinstance(error, DeliveryError) else error}"
 
 

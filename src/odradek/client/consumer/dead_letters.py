@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 from odradek.errors import BrokerError, MessageTooLarge, OdradekError, Rejected, Unsupported
@@ -54,14 +55,13 @@ async def send_dead_letter(producer: Any, topic: str, failure: FailedRecord) -> 
         Rejected: The topic does not take the record, which may be too large as it is.
         OdradekError: What else `Producer.send` raises. Notes of an error say which record it is, and why it was sent.
     """
-    record, own = failure.record, _own_headers(failure)
+    record = failure.record
     with _noted(failure, topic):
-        for added in (_added_headers(failure), _added_headers(failure, text="")):
-            if await _fits(_send(producer, topic, record, (*own, *added))):
-                return
+        if await _send_with_origin(failure, partial(_send, producer, topic, record)):
+            return
         where = f"{record.partition}@{record.position}"
         log.warning("too large for %s with headers that say where it was: %s", topic, where)
-        await _send(producer, topic, record, own)
+        await _send(producer, topic, record, _own_headers(failure))
 
 
 async def send_to_retry(producer: Any, topic: str, failure: FailedRecord, due_ms: int) -> bool:
@@ -78,13 +78,23 @@ async def send_to_retry(producer: Any, topic: str, failure: FailedRecord, due_ms
         Unsupported: Its cluster has no headers (before 0.11), and could not keep the time.
         OdradekError: What `Producer.send` raises, with notes as above.
     """
-    record, own, due = failure.record, _own_headers(failure), (_DUE, b"%d" % due_ms)
+    record, due = failure.record, (_DUE, b"%d" % due_ms)
+
+    async def send(headers: Headers) -> None:
+        timestamp = record.timestamp
+        await producer.send(topic, record.value, key=record.key, headers=(*headers, due), timestamp=timestamp)
+
     with _noted(failure, topic):
-        for added in (_added_headers(failure), _added_headers(failure, text="")):
-            headers = (*own, *added, due)
-            sent = producer.send(topic, record.value, key=record.key, headers=headers, timestamp=record.timestamp)
-            if await _fits(sent):
-                return True
+        return await _send_with_origin(failure, send)
+
+
+async def _send_with_origin(failure: FailedRecord, send: Callable[[Headers], Awaitable[None]]) -> bool:
+    """Send a record with the headers that say where it comes from and why, if need be without the error's text. Returns
+    False if it is too large even so."""
+    own = _own_headers(failure)
+    for text in (_text(failure.error), ""):
+        if await _fits(send((*own, *_added_headers(failure, text)))):
+            return True
     return False
 
 
@@ -94,13 +104,12 @@ def _noted(failure: FailedRecord, topic: str) -> Iterator[None]:
     try:
         yield
     except OdradekError as error:
-        record, why = failure.record, _text(failure.error)[:MAX_ERROR_CHARS]
-        cause = f"{type(failure.error).__qualname__}: {why}"
+        record, cause = failure.record, f"{type(failure.error).__qualname__}: {_text(failure.error)}"
         error.add_note(f"sending {record.partition}@{record.position} to {topic}, because of {cause}")
         raise
 
 
-async def _fits(sent: Awaitable[object]) -> bool:
+async def _fits(sent: Awaitable[None]) -> bool:
     """Wait for a record to be written. Returns False if it is too large."""
     try:
         await sent
@@ -153,24 +162,23 @@ def _own_headers(failure: FailedRecord) -> Headers:
     return tuple([header for header in kept if header[0] not in _OURS]) if failure.is_retried else kept
 
 
-def _added_headers(failure: FailedRecord, text: str | None = None) -> Headers:
-    """Return the headers that say where a record comes from and why; with another text for its error."""
+def _added_headers(failure: FailedRecord, text: str) -> Headers:
+    """Return the headers that say where a record comes from and why, with this text of its error."""
     record, error = failure.record, failure.error
     position = (record.topic.encode(), b"%d" % record.partition.partition, b"%d" % record.position)
     origin: dict[str, bytes | None] = dict(zip(_ORIGIN, position, strict=True))
     if failure.is_retried:
         origin |= {name: value for name, value in record.headers if name in _ORIGIN}
-    text = _text(error) if text is None else text
     return (
         *origin.items(),
         ("odradek.error_type", type(error).__qualname__.encode(errors="replace")),
-        ("odradek.error", text[:MAX_ERROR_CHARS].encode(errors="replace")),
+        ("odradek.error", text.encode(errors="replace")),
         (_ATTEMPTS, b"%d" % failure.attempts),
     )
 
 
 def _text(error: Exception) -> str:
     try:
-        return str(error)
+        return str(error)[:MAX_ERROR_CHARS]
     except Exception as failure:
         return f"(its text failed: {type(failure).__qualname__})"

@@ -61,7 +61,7 @@ def runs(
     if "headers" in others:
         _check_header_names(others["headers"])
     if "timestamp" in others:
-        _check_times(others["timestamp"])
+        others["timestamp"] = _checked_milliseconds(others["timestamp"])
     columns = {"value": values, **others}
     return chain.from_iterable(map(_runs, _chunks(pa.table(list(columns.values()), list(columns)))))
 
@@ -131,9 +131,15 @@ def _check_header_names(headers: pa.ChunkedArray[Any]) -> None:
             raise ValueError("the name of a header is null: only its value may be")
 
 
-def _check_times(times: pa.ChunkedArray[Any]) -> None:
-    for chunk in times.chunks:
-        TIMESTAMP("timestamp", pc.min(_milliseconds(chunk)).as_py())
+def _checked_milliseconds(times: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
+    """Return times as milliseconds since 1970. Raises ConfigError, ValueError (see `runs`)."""
+    milliseconds = times
+    if pa.types.is_timestamp(times.type):  # without a time zone: UTC
+        unit = pa.timestamp("ms", tz=times.type.tz)
+        milliseconds = times.cast(options=pc.CastOptions(unit, allow_time_truncate=True))
+    milliseconds = milliseconds.cast(pa.int64())
+    TIMESTAMP("timestamp", pc.min(milliseconds).as_py())
+    return milliseconds
 
 
 # ---- packed columns -----------------------------------------------------------------------------------------
@@ -200,7 +206,7 @@ def _packed_headers(column: Any) -> HeaderColumns | None:
 
 
 def _packed_times(column: Any) -> memoryview:
-    return _items(pc.fill_null(_milliseconds(column), NO_TIMESTAMP), "q")
+    return _items(pc.fill_null(column, NO_TIMESTAMP), "q")
 
 
 # ---- records ------------------------------------------------------------------------------------------------
@@ -231,15 +237,8 @@ def _headers_of(column: Any) -> list[Any]:
 
 
 def _times_of(column: Any) -> list[Any]:
-    times: list[Any] = _milliseconds(column).to_pylist()
+    times: list[Any] = column.to_pylist()
     return times
-
-
-def _milliseconds(column: Any) -> Any:
-    if pa.types.is_timestamp(column.type):  # without a time zone: UTC
-        milliseconds = pa.timestamp("ms", tz=column.type.tz)
-        column = column.cast(options=pc.CastOptions(milliseconds, allow_time_truncate=True))
-    return column.cast(pa.int64())
 
 
 def _is_time(kind: Any) -> bool:

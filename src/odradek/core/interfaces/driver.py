@@ -285,9 +285,6 @@ class ProtocolDriver(Protocol):
         """The observer of this client; None if it has none."""
         ...
 
-    has_keys: bool
-    """True if records have keys; False: a key only chooses the partition (0.7)."""
-
     @property
     def has_headers(self) -> bool:
         """True if records can have headers."""

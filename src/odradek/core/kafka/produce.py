@@ -32,7 +32,16 @@ from odradek.wire.kafka.records.encode import (
     with_producer,
 )
 
-__all__ = ["MAGIC_AT", "OnLeader", "bytes_for", "encode_into", "encode_small", "read_produce"]
+__all__ = [
+    "MAGIC_AT",
+    "OnLeader",
+    "batch_error",
+    "bytes_for",
+    "encode_into",
+    "encode_small",
+    "has_headers",
+    "read_produce",
+]
 
 OnLeader = Callable[[TopicPartition, int, int, Sequence[NodeEndpoint]], object]
 """Function that is told of another leader of a partition: its id, its epoch, and addresses of brokers (KIP-951)."""
@@ -209,19 +218,19 @@ def _refused(batch: PartitionBatch, answer: PartitionProduceResponse | None, con
         if damage is not None:
             return PartitionResult(batch.partition, damage)
     errors = {each.batch_index: each.batch_index_error_message or "" for each in answer.record_errors}
-    said = [context, answer.error_message or "", errors.get(0, "") if len(batch.records) == 1 else ""]
-    if said[2] in said[1]:  # from 4.0 on the one text has the other
-        del said[2]
-    error = _error(batch, answer.error_code, ": ".join(filter(None, said)))
+    said, only = answer.error_message or "", errors.get(0, "") if len(batch.records) == 1 else ""
+    texts = (context, said, "" if only in said else only)  # from 4.0 on the one has the other
+    error = batch_error(batch, answer.error_code, ": ".join(filter(None, texts)), len(batch.encoded or b""))
     # An error with an offset came after the append: the leader stopped leading, say, while it waited for its replicas.
     error.sent = answer.error_code in _MAY_BE_WRITTEN or answer.base_offset >= 0
     log_start = None if answer.log_start_offset < 0 else Position(answer.log_start_offset)
     return PartitionResult(batch.partition, error, None, None, log_start, errors)
 
 
-def _error(batch: PartitionBatch, code: int, context: str) -> OdradekError:
+def batch_error(batch: PartitionBatch, code: int, context: str, size: int) -> OdradekError:
+    """Return the error of a batch of so many bytes that is answered with this code. If a part of it may be small
+    enough, that is MessageTooLarge."""
     if code in _TOO_LARGE and len(batch.records) > 1:
-        size = len(batch.encoded or b"")
         return MessageTooLarge(str(batch.partition), -1, size, size - 1, "max.message.bytes of the topic")
     error = broker_error(code, context)
     error.fatal = error.fence = False  # it is about this batch; what ends a producer, `BatchSequences` decides

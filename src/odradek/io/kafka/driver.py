@@ -129,7 +129,7 @@ class KafkaDriver:
 
     name = "kafka"
     long_poll = True
-    refuses_batches = has_keys = True
+    refuses_batches = True
     batch_bytes = compressed_batch_bytes = 960 * KiB
 
     def __init__(

@@ -112,7 +112,7 @@ class Kafka07Driver:
     long_poll = False
     compressions = frozenset({"none", "gzip", "snappy"})
     refuses_batches = False
-    has_keys = has_headers = False
+    has_headers = False
     batch_bytes = 960 * KiB
     compressed_batch_bytes = 256 * KiB  # a larger wrapper may be too large for consumers of 0.7.0, which fetch 300 KiB
 

@@ -23,6 +23,7 @@ from odradek.core.interfaces import (
 )
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.list_offsets import time_ms
+from odradek.core.kafka.produce import batch_error
 from odradek.core.produce.batch import as_record
 from odradek.errors import BrokerError, ConnectionLost, MessageTooLarge, OdradekError, Unreachable
 from odradek.io.gather import gather_outcomes
@@ -335,12 +336,8 @@ class MemoryBrokerClient:
             size = compressed_bytes(records)
         if size <= limit:
             return None
-        if len(records) > 1:
-            too_large = MessageTooLarge(str(partition), -1, size, size - 1, "max.message.bytes of the topic")
-            return PartitionResult(partition, too_large)
-        refusal = broker_error(ErrorCode.MESSAGE_TOO_LARGE, f"produce to {partition}")
-        refusal.hint = "raise max.message.bytes of the topic"
-        return PartitionResult(partition, refusal)
+        too_large = batch_error(batch, ErrorCode.MESSAGE_TOO_LARGE, f"produce to {partition}", size)
+        return PartitionResult(partition, too_large)
 
     # ---- fetch ------------------------------------------------------------------------------------------------
 

@@ -67,7 +67,7 @@ class MemoryDriver:
     name = "memory"
     long_poll = True
     compressions = frozenset({"none", "gzip", "snappy", "lz4", "zstd"})
-    refuses_batches = has_keys = has_headers = True
+    refuses_batches = has_headers = True
     batch_bytes = compressed_batch_bytes = 960 * KiB
 
     def __init__(self, state: ClusterState, tuning: Tuning, observer: ObserverCalls | None = None) -> None:
