@@ -68,9 +68,11 @@ def test_epochs_of_a_topic_that_was_made_again_are_forgotten_and_no_others() -> 
     for partition in (A, B, other):
         epochs.record(partition, 0, 10, 5)
         epochs.record_committed(partition, 10, 5)
+        epochs.record_end(partition, 10, 5)
     epochs.forget_topics({"t", "v"})
     assert [epochs.before(partition, 10) for partition in (A, B, other)] == [-1, -1, 5]
     assert [epochs.of_committed(partition, 10, 9) for partition in (A, B, other)] == [-1, -1, 5]
+    assert [epochs.of_end(partition, 10, 9) for partition in (A, B, other)] == [-1, -1, 5]
 
 
 def test_a_committed_position_has_its_epoch_if_the_leader_can_compare_it() -> None:
@@ -79,5 +81,16 @@ def test_a_committed_position_has_its_epoch_if_the_leader_can_compare_it() -> No
     epochs.record_committed(A, 5, 4)
     assert [epochs.of_committed(A, 5, leader) for leader in (-1, 3, 4, 7)] == [-1, -1, 4, 4]
     assert epochs.of_committed(A, 6, 4) == epochs.of_committed(B, 5, 4) == -1
-    epochs.forget_committed([A])
+    epochs.forget_starts([A])
     assert epochs.of_committed(A, 5, 4) == -1
+
+
+def test_the_end_of_a_log_has_the_epoch_of_the_leader_that_named_it() -> None:
+    epochs = LeaderEpochs()
+    epochs.record_end(A, 5, 4)
+    epochs.record_end(B, 0, 4)
+    assert [epochs.of_end(A, 5, leader) for leader in (-1, 3, 4, 7)] == [-1, -1, 4, 4]
+    assert epochs.of_end(A, 6, 4) == epochs.of_committed(A, 5, 4) == -1
+    assert epochs.of_end(B, 0, 4) == -1  # nothing before it can be lost
+    epochs.forget_starts([A])
+    assert epochs.of_end(A, 5, 4) == -1

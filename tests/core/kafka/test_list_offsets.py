@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from odradek.core.admin import OffsetChoice, OffsetListing, OffsetSpec
-from odradek.core.kafka.list_offsets import list_offsets_request, read_list_offsets, read_offset_listing
+from odradek.core.kafka.list_offsets import list_offsets_request, read_ends, read_list_offsets, read_offset_listing
 from odradek.errors import BrokerError, RemoteProtocolError
 from odradek.types import EARLIEST, LATEST, AtTime, Position, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
@@ -68,6 +68,19 @@ def test_each_partition_has_its_own_answer_or_error() -> None:
     refused, positions, unnamed = outcomes.values()
     assert list(outcomes) == list(wanted) and positions == [7]
     assert isinstance(refused, BrokerError) and isinstance(unnamed, RemoteProtocolError)
+
+
+def test_only_ends_have_the_epoch_of_the_leader_that_named_them() -> None:
+    answers = [ListOffsetsPartitionResponse(partition_index=number, offset=7, leader_epoch=4) for number in range(4)]
+    answers[2] = ListOffsetsPartitionResponse(partition_index=2, offset=7)  # before 2.1
+    wanted: dict[TopicPartition, OffsetChoice] = {
+        TopicPartition("t", 0): EARLIEST,
+        TopicPartition("t", 1): LATEST,
+        TopicPartition("t", 2): LATEST,
+        TopicPartition("u", 3): LATEST,
+    }
+    response = ListOffsetsResponse(topics=(ListOffsetsTopicResponse(name="t", partitions=tuple(answers)),))
+    assert list(read_ends(response, wanted)) == [(TopicPartition("t", 1), 7, 4), (TopicPartition("t", 2), 7, -1)]
 
 
 def outcome(answer: ListOffsetsResponse) -> Any:

@@ -105,6 +105,7 @@ class ScriptedBroker:
         requests: What it was sent: request and version.
         answers: Replaces its own answer to a kind of request; None: no answer, bytes: the frame's content.
         epoch_end: Where every leader epoch ends.
+        named_epoch: The epoch that comes with every position that it names.
         cut: Bytes of the next reply that are sent before the connection is closed.
     """
 
@@ -115,6 +116,7 @@ class ScriptedBroker:
         self.answers: dict[type, Callable[[Any, int], Response | bytes | None]] = {}
         self.cut: int | None = None
         self.epoch_end = 0
+        self.named_epoch = -1
         self.reply_sizes: list[int] = []
         self.group: TaskGroup | None = None
         self.changed = anyio.Event()
@@ -229,7 +231,9 @@ class ScriptedBroker:
         end = self.logs[where].end
         offset = {-1: end, -2: 0}.get(part.timestamp, -1)
         if version:
-            return ListOffsetsPartitionResponse(partition_index=part.partition_index, offset=offset)
+            return ListOffsetsPartitionResponse(
+                partition_index=part.partition_index, offset=offset, leader_epoch=self.named_epoch
+            )
         offsets = (offset,) if offset >= 0 else ()
         return ListOffsetsPartitionResponse(partition_index=part.partition_index, old_style_offsets=offsets)
 

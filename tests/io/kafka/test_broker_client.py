@@ -24,6 +24,7 @@ from odradek.errors import (
 )
 from odradek.io.kafka.broker_client import BrokerClientSettings, KafkaBrokerClient
 from odradek.io.kafka.log_access import KafkaLogAccess
+from odradek.io.kafka.log_decoder import KafkaLogDecoder, decoder_of
 from odradek.types import EARLIEST, LATEST, AtTime, Broker, Position, PositionSpec, TopicPartition
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka.error_codes import ErrorCode
@@ -47,6 +48,8 @@ from odradek.wire.kafka.messages.data import (
 from odradek.wire.kafka.records.encode import encode_batch
 
 pytestmark = pytest.mark.anyio
+
+BEFORE_2_7 = BrokerVersions({**versions(8, 11, 5).offered, 3: VersionRange(0, 9)})
 
 RELEASES: dict[str, BrokerVersions] = {
     "0.8": versions(0, 0),
@@ -599,7 +602,7 @@ async def test_an_older_leader_than_that_of_a_committed_position_is_not_asked_ab
 
 @pytest.mark.parametrize(("end", "lost"), [(4, True), (5, False)])
 async def test_before_2_7_the_client_asks_whether_the_log_has_what_was_committed(end: int, lost: bool) -> None:
-    broker = ScriptedBroker(BrokerVersions({**versions(8, 11, 5).offered, 3: VersionRange(0, 9)}))
+    broker = ScriptedBroker(BEFORE_2_7)
     broker.epoch_end = end
     async with running(broker, epoch=6, epochs=committed(5, 4)) as client:
         fetch = fetch_of(client, position=5)
@@ -607,6 +610,74 @@ async def test_before_2_7_the_client_asks_whether_the_log_has_what_was_committed
         (asked,) = [request for request, _ in broker.requests if isinstance(request, OffsetForLeaderEpochRequest)]
         assert asked.topics[0].partitions[0].leader_epoch == 4
         assert isinstance(fetch.error, LogTruncated) == lost
+
+
+async def decoder_at_the_end(can: BrokerVersions, epochs: LeaderEpochs) -> KafkaLogDecoder:
+    """A decoder that begins at offset 5, where the log of the leader of epoch 4 ends, and finds nothing there."""
+    broker = ScriptedBroker(can)
+    broker.logs[T0].add(0, of_epoch(3, b"a"), 5)
+    broker.named_epoch = 4
+    async with running(broker, epoch=4, epochs=epochs) as client:
+        fetch = fetch_of(client, position=await client.resolve_position(T0, LATEST))
+        await client.fetch([fetch])
+        assert fetch.error is None
+        assert epochs_compared(broker) == [-1]
+    return decoder_of(fetch)
+
+
+def epochs_compared(broker: ScriptedBroker) -> list[int]:
+    """The epoch that the broker is asked to compare with its log in each request: -1 for none."""
+    return [
+        request.topics[0].partitions[0].last_fetched_epoch
+        if isinstance(request, FetchRequest)
+        else request.topics[0].partitions[0].leader_epoch
+        for request, _ in broker.requests
+        if isinstance(request, FetchRequest | OffsetForLeaderEpochRequest)
+    ]
+
+
+@pytest.mark.parametrize("end", [2, 5], ids=["truncated", "whole"])
+async def test_the_next_leader_is_asked_whether_it_has_the_log_up_to_the_end_that_was_named(end: int) -> None:
+    """A reader that begins at the end has read nothing yet: a log that was cut before it and has grown past it since
+    would be read on as if nothing had been lost. A leader that wrote nothing leaves no epoch in the log."""
+    epochs = LeaderEpochs()
+    decoder = await decoder_at_the_end(NEWEST, epochs)
+    broker = ScriptedBroker(NEWEST)
+    answers(broker, diverging_epoch=FetchEpochEndOffset(epoch=3, end_offset=end))
+    async with running(broker, epoch=6, epochs=epochs) as client:
+        first = PartitionFetch(decoder, 100)
+        await client.fetch([first])
+        assert isinstance(first.error, LogTruncated) == (end == 2)
+        await client.fetch([fetch_of(client, position=5)])
+        assert epochs_compared(broker) == [4, -1]
+
+
+@pytest.mark.parametrize("end", [2, 5, -1], ids=["truncated", "whole", "without epochs"])
+async def test_before_2_7_the_next_leader_is_asked_where_the_epoch_of_the_end_ends(end: int) -> None:
+    epochs = LeaderEpochs()
+    decoder = await decoder_at_the_end(BEFORE_2_7, epochs)
+    broker = ScriptedBroker(BEFORE_2_7)
+    broker.epoch_end = end
+    async with running(broker, epoch=6, epochs=epochs) as client:
+        first = PartitionFetch(decoder, 100)
+        await client.fetch([first])
+        assert epochs_compared(broker)[0] == 4
+        assert isinstance(first.error, LogTruncated) == (end == 2)
+
+
+async def test_a_leader_without_epochs_has_nothing_to_compare_with_an_end_that_was_named() -> None:
+    """It answers that the offset is out of range, as to one that is: the next answer tells the two apart."""
+    epochs = LeaderEpochs()
+    decoder = await decoder_at_the_end(NEWEST, epochs)
+    broker = ScriptedBroker(NEWEST)
+    answers(broker, error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
+    async with running(broker, epoch=6, epochs=epochs) as client:
+        first, second = PartitionFetch(decoder, 100), PartitionFetch(decoder, 100)
+        await client.fetch([first])
+        assert first.error is None
+        await client.fetch([second])
+        assert type(second.error) is OffsetOutOfRange
+        assert epochs_compared(broker) == [4, -1]
 
 
 async def test_the_leader_that_an_answer_names_is_passed_on() -> None:

@@ -56,7 +56,7 @@ class Bench:
     def __init__(self) -> None:
         self.metadata = Metadata(topic_response("t", 1, topic_id=OLD))
         self.check = TopicCheck(self.metadata)
-        self.decoder = KafkaLogDecoder(P, Position(100), DecoderOptions(), LeaderEpochs(), -1, OLD)
+        self.decoder = KafkaLogDecoder(P, Position(100), DecoderOptions(), LeaderEpochs(), topic_id=OLD)
 
     async def fetch(self, versions: BrokerVersions = V2_8, *, error: OdradekError | None = None) -> OdradekError | None:
         """Fetch it, with this answer if it is sent. Return the error that the check has found instead."""
@@ -140,7 +140,7 @@ async def test_a_topic_that_was_made_again_is_not_fetched(now: list[float]) -> N
     now[0] += 3
     error = await bench.fetch()
     assert isinstance(error, TopicRecreated) and (error.partition, error.position) == ("t/0", 100)
-    bench.decoder = KafkaLogDecoder(P, Position(0), DecoderOptions(), LeaderEpochs(), -1, NEW)
+    bench.decoder = KafkaLogDecoder(P, Position(0), DecoderOptions(), LeaderEpochs(), topic_id=NEW)
     assert await bench.fetch() is None
 
 

@@ -1,6 +1,7 @@
 """The epochs of the leaders that wrote what was read, for commits and from them (KIP-320).
 
-A consumer that continues at a committed position compares its epoch with the log, and notices if the log was truncated.
+A consumer that continues at a committed position compares its epoch with the log, and notices if the log was truncated;
+so does one that begins at the end of a log, with the epoch of the leader that named it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class LeaderEpochs:
     def __init__(self) -> None:
         self._read: dict[TopicPartition, list[tuple[int, int, int]]] = {}  # first, behind, epoch; apart, ascending
         self._committed: dict[TopicPartition, tuple[int, int]] = {}  # position, and the epoch of the record before it
+        self._ends: dict[TopicPartition, tuple[int, int]] = {}  # position, and the epoch of the leader that named it
 
     def record(self, partition: TopicPartition, first: int, behind: int, epoch: int) -> None:
         """Remember that all records from `first` up to `behind`, without it, were read and have this epoch.
@@ -63,19 +65,33 @@ class LeaderEpochs:
             position: Where reading begins.
             leader_epoch: The epoch of the leader, as far as it is known.
         """
-        committed, epoch = self._committed.get(partition, (-1, NO_EPOCH))
-        return epoch if committed == position and epoch <= leader_epoch else NO_EPOCH
+        return _comparable(self._committed.get(partition), position, leader_epoch)
+
+    def record_end(self, partition: TopicPartition, position: int, epoch: int) -> None:
+        """Remember the epoch of the leader whose log ended at a position. Before offset 0 there is nothing to lose."""
+        if position > 0:
+            self._ends[partition] = position, epoch
+
+    def of_end(self, partition: TopicPartition, position: int, leader_epoch: int) -> int:
+        """Return the epoch of the leader whose log ended at a position from which it is read on; -1 if there is none.
+        Arguments as in `of_committed`."""
+        return _comparable(self._ends.get(partition), position, leader_epoch)
 
     def forget_topics(self, names: Collection[str]) -> None:
         """Forget what was read of topics that were made again: their epochs begin again, too."""
-        for known in (self._read, self._committed):
+        for known in (self._read, self._committed, self._ends):
             for partition in [partition for partition in known if partition.topic in names]:
                 del known[partition]
 
-    def forget_committed(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget committed positions whose epoch the logs do not have."""
+    def forget_starts(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forget positions, committed or at the end of a log, whose epoch the logs do not have."""
         for partition in partitions:
             self._committed.pop(partition, None)
+            self._ends.pop(partition, None)
+
+
+def _comparable(known: tuple[int, int] | None, position: int, leader_epoch: int) -> int:
+    return known[1] if known is not None and known[0] == position and known[1] <= leader_epoch else NO_EPOCH
 
 
 def _agree(span: tuple[int, int, int], first: int, behind: int, epoch: int) -> bool:

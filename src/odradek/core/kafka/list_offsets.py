@@ -6,14 +6,14 @@ files, and name the newest one that is not younger.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil
 from typing import TYPE_CHECKING
 
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.fetch_results import ListedOffset, list_offsets_step
 from odradek.errors import OdradekError, RemoteProtocolError
-from odradek.types import AtTime, Position, TopicPartition
+from odradek.types import LATEST, AtTime, Position, TopicPartition
 from odradek.wire.kafka.messages.data import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -25,7 +25,7 @@ from odradek.wire.kafka.messages.data import (
 if TYPE_CHECKING:  # which only administration needs
     from odradek.core.admin import OffsetChoice, OffsetListing
 
-__all__ = ["Outcome", "list_offsets_request", "read_list_offsets", "read_offset_listing", "time_ms"]
+__all__ = ["Outcome", "list_offsets_request", "read_ends", "read_list_offsets", "read_offset_listing", "time_ms"]
 
 Outcome = Sequence[Position] | OdradekError | None
 """The positions that a broker names for a partition, newest first; none: no record has the time or a later one. Or the
@@ -84,6 +84,18 @@ def read_list_offsets(
         partition: _outcome(answers.get(partition), f"{address}: position {at!r} of {partition}")
         for partition, at in wanted.items()
     }
+
+
+def read_ends(
+    response: ListOffsetsResponse, wanted: Mapping[TopicPartition, OffsetChoice]
+) -> Iterator[tuple[TopicPartition, int, int]]:
+    """Return the partitions whose LATEST was requested, each with its offset and the epoch of the leader that named it,
+    which is not that of the record before; -1 before 2.1."""
+    for topic in response.topics:
+        for answer in topic.partitions:
+            partition = TopicPartition(topic.name, answer.partition_index)
+            if wanted.get(partition) is LATEST:
+                yield partition, answer.offset, answer.leader_epoch
 
 
 def _outcome(answer: ListOffsetsPartitionResponse | None, context: str) -> Outcome:

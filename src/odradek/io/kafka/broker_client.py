@@ -18,7 +18,7 @@ import anyio
 from odradek.core.kafka.fetch_results import FailedReplicas
 from odradek.core.kafka.fetch_session import FetchRequestSettings, FetchSession
 from odradek.core.kafka.leader_epochs import LeaderEpochs
-from odradek.core.kafka.list_offsets import Outcome, list_offsets_request, read_list_offsets
+from odradek.core.kafka.list_offsets import Outcome, list_offsets_request, read_ends, read_list_offsets
 from odradek.core.kafka.routing import KafkaRoutingTable
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import ConfigError, OdradekError, RemoteProtocolError
@@ -259,7 +259,7 @@ class KafkaBrokerClient:
                 response = await self._fetch_once(exchange, session, max_wait, min_bytes)
                 if session.answered(response):
                     exchange.apply(response, self._on_leader, self._routing)
-                    self._epochs.forget_committed(exchange.out_of_range)
+                    self._epochs.forget_starts(exchange.out_of_range)
                     if self._settings.rack:
                         self._failed_replicas.add(exchange.failed_replicas, anyio.current_time())
                     return
@@ -338,9 +338,9 @@ class KafkaBrokerClient:
         table = self._routing()
         known = table.partition(partition)
         epoch = -1 if known is None else known.leader_epoch
-        committed = self._epochs.of_committed(partition, position, epoch)
+        epochs = self._epochs.of_committed(partition, position, epoch), self._epochs.of_end(partition, position, epoch)
         topic_id = table.topic_id(partition.topic)
-        decoder = KafkaLogDecoder(partition, position, options, self._epochs, committed, topic_id)
+        decoder = KafkaLogDecoder(partition, position, options, self._epochs, *epochs, topic_id)
         decoder.unanswered_since = anyio.current_time()  # the table may name a topic that was made again since
         return decoder
 
@@ -415,6 +415,8 @@ class KafkaBrokerClient:
             return list_offsets_request(wanted, maximum, leader_epoch=leader_epoch, read_committed=committed)
 
         response = await self.connection.submit_built(ListOffsetsRequest, build, limits=limits)
+        for end in read_ends(response, wanted):
+            self._epochs.record_end(*end)
         return read_list_offsets(response, wanted, self.broker.address)
 
 

@@ -83,13 +83,16 @@ class PartitionExchange:
         size = self.fetch.max_bytes
         if not versions.has_whole_first_message:
             size = max(size, self.decoder.needed_bytes)
+        decoder = self.decoder
+        is_checked = decoder.checked_epoch == self.leader_epoch >= 0  # the log of a leader only grows
+        compares = versions.has_truncation_detection and not is_checked
         self._versions = versions
         self._position = position = FetchPosition(
             offset=self.offset,
             max_bytes=size,
             leader_epoch=self.leader_epoch,
-            last_fetched_epoch=self.decoder.leader_epoch if versions.has_truncation_detection else -1,
-            topic_id=self.decoder.topic_id,
+            last_fetched_epoch=decoder.leader_epoch if compares else -1,
+            topic_id=decoder.topic_id,
         )
         return position
 
@@ -129,10 +132,13 @@ class PartitionExchange:
         fetch.last_stable = _position(data.last_stable_offset)
         fetch.log_start = _position(data.log_start_offset)
         step = fetch_step(data, position=self.offset, from_replica=not self.is_leader)
-        # Consumers in Java commit the end with the epoch of the leader that named it, which may have written nothing:
-        # then the next leader does not have that epoch, but it has everything before the position.
+        # The leader that named the end of its log, of which consumers in Java commit the epoch, too, may have written
+        # nothing: then the next one does not have that epoch, but it has everything before the position. One whose log
+        # has no epochs at all has nothing to compare: it answers that the offset is out of range.
         has_all = step is FetchStep.TRUNCATED and data.diverging_epoch.end_offset >= self.offset
-        if has_all and self.decoder.forget_committed_epoch():
+        if has_all and self.decoder.forget_start_epoch():
+            return
+        if step is FetchStep.OUT_OF_RANGE and self.decoder.forget_start_epoch(of_end=True):
             return
         if step is FetchStep.READ_FROM_REPLICA and data.preferred_read_replica in routing().brokers:
             fetch.preferred_replica = data.preferred_read_replica

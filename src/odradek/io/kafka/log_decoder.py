@@ -26,6 +26,7 @@ class KafkaLogDecoder(RecordDecoder):
         options: See `DecoderOptions`.
         epochs: Told of the leader epochs of what is taken.
         committed_epoch: The epoch of the record before `position`, if a group has committed it; -1: not known.
+        end_epoch: The epoch of the leader whose log ended at `position`; -1: not known.
         topic_id: The id of the topic that has this log; all zero while it is not known.
     """
 
@@ -35,7 +36,8 @@ class KafkaLogDecoder(RecordDecoder):
         position: Position,
         options: DecoderOptions,
         epochs: LeaderEpochs,
-        committed_epoch: int = -1,
+        committed_epoch: int = NO_EPOCH,
+        end_epoch: int = NO_EPOCH,
         topic_id: bytes = ZERO_UUID,
     ) -> None:
         self.topic_id = topic_id
@@ -43,13 +45,14 @@ class KafkaLogDecoder(RecordDecoder):
         self.needed_bytes = 0
         """The size of the entry at `fetch_position`, at most `max_message_bytes`, if the last response ended in it;
         else 0 (bytes). Brokers before 0.10.1 return no more of it than they are asked for."""
-        self.checked_epoch = -1
-        """The epoch of the leader whose log was found to have everything read so far."""
+        self._end_epoch = end_epoch if committed_epoch == NO_EPOCH else NO_EPOCH
+        self.checked_epoch = self._end_epoch
+        """The epoch of the leader whose log is known to have everything before the position."""
         self.sure_until = self.unanswered_since = -math.inf
         """Until when the last answer without an error is sure of the topic; when a fetch was sent that was not answered
         so, or a client made this decoder (see `TopicCheck`)."""
         self._epochs, self._start = epochs, position
-        super().__init__(partition, position, options, committed_epoch)
+        super().__init__(partition, position, options, max(committed_epoch, self._end_epoch))
 
     def take(self) -> Columns:
         """Return everything decoded since the last take, and forget it. May be empty.
@@ -66,12 +69,17 @@ class KafkaLogDecoder(RecordDecoder):
         super().reset(position)
         self.needed_bytes = 0
 
-    def forget_committed_epoch(self) -> bool:
-        """Forget the epoch that a group has committed with the position. Return False if there is none, or anything
-        was read since."""
-        if self.fetch_position != self._start or self.leader_epoch == NO_EPOCH:
+    def forget_start_epoch(self, *, of_end: bool = False) -> bool:
+        """Forget the epoch that came with the position: that which a group has committed, or that of the leader that
+        named it as its end. Return False if there is none, or anything was read since.
+
+        Args:
+            of_end: Forget the latter only.
+        """
+        if self.fetch_position != self._start or (self._end_epoch if of_end else self.leader_epoch) == NO_EPOCH:
             return False
-        self._epochs.forget_committed([self.partition])
+        self._epochs.forget_starts([self.partition])
+        self._end_epoch = NO_EPOCH
         self._begin(self._start, NO_EPOCH)
         return True
 
