@@ -241,6 +241,9 @@ async def _read_of_a_log_that_is_cut(
     behind = next(each for each in await stand.replicas(topic) if each is not ahead)
     await stand.run(behind.kill)
     await stand.write(topic, [b"lost"] * 5, acks=1, deliver_within=60.0)
+    async with stand.connect() as cluster, cluster.reader(topic) as reader:
+        for _ in range(10):  # the last ones are there as soon as the replica is not waited for any more
+            await anext(reader)
     async with stand.connect() as cluster, cluster.reader(topic, start=start, reset="fail") as reader:
         for _ in range(10 if start is od.EARLIEST else 0):
             await anext(reader)
