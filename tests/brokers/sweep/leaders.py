@@ -299,3 +299,33 @@ async def the_log_is_cut_before_the_end_where_a_reader_begins(stand: Stand) -> N
     error, values = await _read_of_a_log_that_is_cut(stand, 20, start=od.LATEST)
     assert isinstance(error, od.LogTruncated)
     assert values == []
+
+
+@behaviour(
+    "the leader moves under readers that begin at the end and have read nothing: no error, then what is written next",
+    slow=True,
+)
+async def the_leader_moves_under_readers_at_the_end(stand: Stand) -> None:
+    configs = [{}, {"message.format.version": "0.10.2"}] if stand.has(0, 11) and not stand.has(3) else [{}]
+    topics = [await stand.create_topic(replicas=3, config=config) for config in configs]
+    for topic in topics:
+        await stand.write(topic, [b"old"] * 5)
+    if stand.has(0, 11):
+        topics.append(await _emptied_topic(stand))
+    async with stand.connect() as cluster, cluster.reader(topics, start=od.LATEST, reset="fail") as reader:
+        assert set(reader.positions().values()) == {5}
+        for topic in topics:
+            await stand.move_leader(topic)
+            await stand.move_leader(topic)
+            await stand.write_later(topic, b"new")
+            record = await anext(reader)
+            assert (record.topic, record.position, record.value) == (topic, 5, b"new")
+
+
+async def _emptied_topic(stand: Stand) -> str:
+    """Make a topic whose only partition had five records, which are deleted."""
+    topic = await stand.create_topic(replicas=3)
+    await stand.write(topic, [b"deleted"] * 5)
+    async with stand.connect() as cluster:
+        (await cluster.admin.delete_records({od.TopicPartition(topic, 0): od.Position(5)})).check()
+    return topic
