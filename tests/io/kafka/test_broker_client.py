@@ -600,16 +600,17 @@ async def test_an_older_leader_than_that_of_a_committed_position_is_not_asked_ab
         assert request.topics[0].partitions[0].last_fetched_epoch == -1
 
 
-@pytest.mark.parametrize(("end", "lost"), [(4, True), (5, False)])
+@pytest.mark.parametrize(("end", "lost"), [(4, True), (5, False), (-1, False)])
 async def test_before_2_7_the_client_asks_whether_the_log_has_what_was_committed(end: int, lost: bool) -> None:
     broker = ScriptedBroker(BEFORE_2_7)
     broker.epoch_end = end
+    broker.logs[T0].add(0, of_epoch(3, b"a"), 5)
     async with running(broker, epoch=6, epochs=committed(5, 4)) as client:
         fetch = fetch_of(client, position=5)
         await client.fetch([fetch])
         (asked,) = [request for request, _ in broker.requests if isinstance(request, OffsetForLeaderEpochRequest)]
         assert asked.topics[0].partitions[0].leader_epoch == 4
-        assert isinstance(fetch.error, LogTruncated) == lost
+        assert isinstance(fetch.error, LogTruncated) == (fetch.error is not None) == lost
 
 
 async def decoder_at_the_end(can: BrokerVersions, epochs: LeaderEpochs) -> KafkaLogDecoder:
@@ -658,20 +659,23 @@ async def test_before_2_7_the_next_leader_is_asked_where_the_epoch_of_the_end_en
     decoder = await decoder_at_the_end(BEFORE_2_7, epochs)
     broker = ScriptedBroker(BEFORE_2_7)
     broker.epoch_end = end
+    broker.logs[T0].add(0, of_epoch(3, b"a"), 5)
     async with running(broker, epoch=6, epochs=epochs) as client:
         first = PartitionFetch(decoder, 100)
         await client.fetch([first])
         assert epochs_compared(broker)[0] == 4
-        assert isinstance(first.error, LogTruncated) == (end == 2)
+        assert isinstance(first.error, LogTruncated) == (first.error is not None) == (end == 2)
 
 
-async def test_a_leader_without_epochs_has_nothing_to_compare_with_an_end_that_was_named() -> None:
+@pytest.mark.parametrize("start", ["committed", "end"])
+async def test_a_leader_without_epochs_has_nothing_to_compare(start: str) -> None:
     """It answers that the offset is out of range, as to one that is: the next answer tells the two apart."""
-    epochs = LeaderEpochs()
-    decoder = await decoder_at_the_end(NEWEST, epochs)
+    epochs = committed(5, 4) if start == "committed" else LeaderEpochs()
+    at_end = await decoder_at_the_end(NEWEST, LeaderEpochs())
     broker = ScriptedBroker(NEWEST)
     answers(broker, error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
     async with running(broker, epoch=6, epochs=epochs) as client:
+        decoder = fetch_of(client, position=5).decoder if start == "committed" else at_end
         first, second = PartitionFetch(decoder, 100), PartitionFetch(decoder, 100)
         await client.fetch([first])
         assert first.error is None

@@ -77,7 +77,7 @@ def _apply(part: PartitionExchange, answer: EpochEndOffset) -> bool:
     position, where = decoder.fetch_position, str(decoder.partition)
     if answer.error_code:
         return False
-    if answer.end_offset < 0 and decoder.forget_start_epoch(of_end=True):
+    if answer.end_offset < 0 and decoder.forget_start_epoch():
         return False
     if answer.end_offset < 0:
         context = f"{where} at {position}: the leader knows no epoch as late as {decoder.leader_epoch} (KIP-320)"

@@ -45,14 +45,13 @@ class KafkaLogDecoder(RecordDecoder):
         self.needed_bytes = 0
         """The size of the entry at `fetch_position`, at most `max_message_bytes`, if the last response ended in it;
         else 0 (bytes). Brokers before 0.10.1 return no more of it than they are asked for."""
-        self._end_epoch = end_epoch if committed_epoch == NO_EPOCH else NO_EPOCH
-        self.checked_epoch = self._end_epoch
+        self.checked_epoch = end_epoch if committed_epoch == NO_EPOCH else NO_EPOCH
         """The epoch of the leader whose log is known to have everything before the position."""
         self.sure_until = self.unanswered_since = -math.inf
         """Until when the last answer without an error is sure of the topic; when a fetch was sent that was not answered
         so, or a client made this decoder (see `TopicCheck`)."""
         self._epochs, self._start = epochs, position
-        super().__init__(partition, position, options, max(committed_epoch, self._end_epoch))
+        super().__init__(partition, position, options, max(committed_epoch, self.checked_epoch))
 
     def take(self) -> Columns:
         """Return everything decoded since the last take, and forget it. May be empty.
@@ -69,17 +68,12 @@ class KafkaLogDecoder(RecordDecoder):
         super().reset(position)
         self.needed_bytes = 0
 
-    def forget_start_epoch(self, *, of_end: bool = False) -> bool:
+    def forget_start_epoch(self) -> bool:
         """Forget the epoch that came with the position: that which a group has committed, or that of the leader that
-        named it as its end. Return False if there is none, or anything was read since.
-
-        Args:
-            of_end: Forget the latter only.
-        """
-        if self.fetch_position != self._start or (self._end_epoch if of_end else self.leader_epoch) == NO_EPOCH:
+        named it as its end. Return False if there is none, or anything was read since."""
+        if self.fetch_position != self._start or self.leader_epoch == NO_EPOCH:
             return False
         self._epochs.forget_starts([self.partition])
-        self._end_epoch = NO_EPOCH
         self._begin(self._start, NO_EPOCH)
         return True
 
