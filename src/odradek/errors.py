@@ -311,13 +311,13 @@ class OffsetOutOfRange(BrokerError):
 
 
 class LogTruncated(OffsetOutOfRange):
-    """Records that were read are no longer in the log: a leader without them was elected, and others may have taken
-    their offsets. Reading continues at the end of what both logs have, unless the option `reset` says to fail.
+    """Records before the position are no longer in the log: a leader without them was elected, and others may have
+    taken their offsets. Reading continues at the end of what both logs have, unless the option `reset` says to fail.
 
     Args:
         partition: `topic/partition` as text.
         position: Where reading was.
-        end: The end of what the log still has of what was read.
+        end: The end of what the log still has of the former one.
         leader_epoch: The epoch that ends there.
     """
 
@@ -329,7 +329,7 @@ class LogTruncated(OffsetOutOfRange):
     def message(self) -> str:
         return (
             f"{self.partition}: the log was truncated to {self.end}, the end of leader epoch {self.leader_epoch},"
-            f" after records up to {self.position} had been read"
+            f" and reading was at {self.position}"
         )
 
 
