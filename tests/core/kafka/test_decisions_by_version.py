@@ -31,6 +31,7 @@ ALLOWED = {
     "io/kafka/fetch_exchange.py position": "a leader whose epoch is not known may have another log than the last one",
     "io/kafka/log_decoder.py __init__": "the epoch of a record that was read says more than that of a leader",
     "io/kafka/log_decoder.py forget_start_epoch": "an epoch that was not sent is not what a log lacks",
+    "core/kafka/leader_epochs.py to_commit": "the epoch of a record that was read says more than that of a leader",
     "core/kafka/metrics_push.py _subscribe": "a broker need not repeat the id that it gave to this client",
     "core/kafka/routing_snapshot.py topic_id": "shows an id to the client: None where no broker has sent one",
     "core/kafka/routing.py apply": "of a topic without an id that is gone there is nothing to be remembered",

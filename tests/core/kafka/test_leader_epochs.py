@@ -94,3 +94,17 @@ def test_the_end_of_a_log_has_the_epoch_of_the_leader_that_named_it() -> None:
     assert epochs.of_end(B, 0, 4) == -1  # nothing before it can be lost
     epochs.forget_starts([A])
     assert epochs.of_end(A, 5, 4) == -1
+
+
+def test_a_position_that_nothing_was_read_before_is_stored_with_the_epoch_that_it_came_with() -> None:
+    epochs = LeaderEpochs()
+    epochs.record_end(A, 5, 4)
+    assert [epochs.to_commit(A, position) for position in (4, 5, 6)] == [-1, 4, -1]
+    epochs.record_committed(A, 5, -1)
+    assert epochs.to_commit(A, 5) == 4
+    epochs.record_committed(A, 5, 3)
+    assert [epochs.to_commit(A, 5), epochs.to_commit(B, 5)] == [3, -1]
+    epochs.record(A, 0, 5, 2)
+    assert [epochs.to_commit(A, position) for position in (4, 5)] == [2, 2]
+    epochs.record(A, 5, 6, 4)
+    assert [epochs.to_commit(A, position) for position in (5, 6)] == [2, 4]

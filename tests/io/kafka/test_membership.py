@@ -80,6 +80,7 @@ class Coordinator(Peer):
     Attributes:
         errors: Error codes of the next answers to a kind of request.
         positions: What is committed.
+        epoch: The epoch that was stored with all of them.
         silent: Kinds of requests that are not answered.
     """
 
@@ -97,6 +98,7 @@ class Coordinator(Peer):
         )
         self.errors: dict[type, list[int]] = {}
         self.positions: dict[TopicPartition, int] = {}
+        self.epoch = -1
         self.silent: set[type] = set()
         self.generation = 0
 
@@ -161,7 +163,9 @@ class Coordinator(Peer):
                 name=topic.name,
                 partitions=tuple(
                     OffsetFetchResponsePartitions(
-                        partition_index=n, committed_offset=self.positions.get(TopicPartition(topic.name, n), -1)
+                        partition_index=n,
+                        committed_offset=self.positions.get(TopicPartition(topic.name, n), -1),
+                        committed_leader_epoch=self.epoch,
                     )
                     for n in topic.partition_indexes
                 ),
@@ -332,6 +336,17 @@ async def test_commits_carry_metadata_and_the_epoch_of_what_was_read(monkeypatch
     parts = {p.partition_index: p for p in commit.topics[0].partitions}
     assert [parts[n].committed_leader_epoch for n in range(2)] == [4, -1]
     assert {p.committed_metadata for p in parts.values()} == {"host 1"}
+
+
+async def test_a_position_that_is_stored_again_keeps_its_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the next member that begins there does not notice that the log was truncated before it."""
+    peer = Coordinator()
+    peer.positions[A], peer.epoch = 7, 4
+    async with member_of(peer, monkeypatch) as (member, listener):
+        await listener.until(1)
+        await member.commit({A: Position(7)})
+    (commit,) = peer.of(OffsetCommitRequest)
+    assert commit.topics[0].partitions[0].committed_leader_epoch == 4
 
 
 async def test_a_rebalance_takes_everything_from_an_eager_member(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,6 +51,14 @@ class LeaderEpochs:
         known = self._read.get(partition, ())
         return next((epoch for first, behind, epoch in known if first < position <= behind), NO_EPOCH)
 
+    def to_commit(self, partition: TopicPartition, position: int) -> int:
+        """Return the epoch to store with a position: that of the record right before it or, where that was not read,
+        the one that was stored with it, or that of the leader whose log ended there; -1 if none is known."""
+        starts = self._committed.get(partition), self._ends.get(partition)
+        came_with = [known[1] for known in starts if known is not None and known[0] == position]
+        known_epochs = (epoch for epoch in (self.before(partition, position), *came_with) if epoch != NO_EPOCH)
+        return next(known_epochs, NO_EPOCH)
+
     def record_committed(self, partition: TopicPartition, position: int, epoch: int) -> None:
         """Remember the epoch that a committed position was read with."""
         self._committed[partition] = position, epoch

@@ -211,9 +211,9 @@ class KafkaOffsets:
     def with_epochs(
         self, positions: Mapping[TopicPartition, Position], metadata: Mapping[TopicPartition, str] = NO_METADATA
     ) -> dict[TopicPartition, Offset]:
-        """Return positions as they are stored: with the epoch of what was read, and with metadata."""
+        """Return positions as they are stored: with the epoch of what is before them, and with metadata."""
         epochs, usual = self._access.epochs, self._metadata
-        return {p: Offset(int(at), epochs.before(p, int(at)), metadata.get(p, usual)) for p, at in positions.items()}
+        return {p: Offset(int(at), epochs.to_commit(p, int(at)), metadata.get(p, usual)) for p, at in positions.items()}
 
     async def _until_done(self, attempt: Callable[[], Any], what: str) -> None:
         """Repeat attempts while their errors are passing ones, and while there is time."""
