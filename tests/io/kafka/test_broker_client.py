@@ -589,7 +589,7 @@ async def test_a_committed_epoch_without_records_is_no_truncated_log() -> None:
         await client.fetch([PartitionFetch(first.decoder, 100)])
         await client.fetch([fetch_of(client, position=5)])
         sent = [request.topics[0].partitions[0].last_fetched_epoch for request, _ in broker.requests]
-        assert sent == [4, -1, -1]
+        assert sent == [4, 3, 3]
 
 
 async def test_an_older_leader_than_that_of_a_committed_position_is_not_asked_about_it() -> None:
@@ -640,7 +640,8 @@ def epochs_compared(broker: ScriptedBroker) -> list[int]:
 @pytest.mark.parametrize("end", [2, 5], ids=["truncated", "whole"])
 async def test_the_next_leader_is_asked_whether_it_has_the_log_up_to_the_end_that_was_named(end: int) -> None:
     """A reader that begins at the end has read nothing yet: a log that was cut before it and has grown past it since
-    would be read on as if nothing had been lost. A leader that wrote nothing leaves no epoch in the log."""
+    would be read on as if nothing had been lost. A leader that wrote nothing leaves no epoch in the log: the leader
+    after the next one is asked about the one before it."""
     epochs = LeaderEpochs()
     decoder = await decoder_at_the_end(NEWEST, epochs)
     broker = ScriptedBroker(NEWEST)
@@ -650,7 +651,15 @@ async def test_the_next_leader_is_asked_whether_it_has_the_log_up_to_the_end_tha
         await client.fetch([first])
         assert isinstance(first.error, LogTruncated) == (end == 2)
         await client.fetch([fetch_of(client, position=5)])
-        assert epochs_compared(broker) == [4, -1]
+        assert epochs_compared(broker) == [4, -1 if end == 2 else 3]
+    if end == 5:
+        broker = ScriptedBroker(NEWEST)
+        answers(broker, diverging_epoch=FetchEpochEndOffset(epoch=2, end_offset=2))
+        async with running(broker, epoch=7, epochs=epochs) as client:
+            after = PartitionFetch(decoder, 100)
+            await client.fetch([after])
+            assert epochs_compared(broker) == [3]
+            assert isinstance(after.error, LogTruncated) and after.error.end == 2
 
 
 @pytest.mark.parametrize("end", [2, 5, -1], ids=["truncated", "whole", "without epochs"])

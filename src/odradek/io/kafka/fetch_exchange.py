@@ -133,10 +133,14 @@ class PartitionExchange:
         fetch.log_start = _position(data.log_start_offset)
         step = fetch_step(data, position=self.offset, from_replica=not self.is_leader)
         # The leader that named the end of its log, of which consumers in Java commit the epoch, too, may have written
-        # nothing: then the next one does not have that epoch, but it has everything before the position. One whose log
-        # has no epochs (formats before 0.11) has nothing to compare: it answers that the offset is out of range.
-        has_all = step is FetchStep.TRUNCATED and data.diverging_epoch.end_offset >= self.offset
-        if (has_all or step is FetchStep.OUT_OF_RANGE) and self.decoder.forget_start_epoch():
+        # nothing: then the next one does not have that epoch, but an earlier one up to the position or further. One
+        # whose log has no epochs (formats before 0.11) has nothing to compare: it answers that the offset is out of
+        # range.
+        earlier = data.diverging_epoch
+        has_all = step is FetchStep.TRUNCATED and earlier.end_offset >= self.offset
+        if has_all and self.decoder.forget_start_epoch(earlier.epoch):
+            return
+        if step is FetchStep.OUT_OF_RANGE and self.decoder.forget_start_epoch():
             return
         if step is FetchStep.READ_FROM_REPLICA and data.preferred_read_replica in routing().brokers:
             fetch.preferred_replica = data.preferred_read_replica

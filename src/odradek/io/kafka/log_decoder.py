@@ -68,13 +68,15 @@ class KafkaLogDecoder(RecordDecoder):
         super().reset(position)
         self.needed_bytes = 0
 
-    def forget_start_epoch(self) -> bool:
-        """Forget the epoch that came with the position: that which a group has committed, or that of the leader that
-        named it as its end. Return False if there is none, or anything was read since."""
+    def forget_start_epoch(self, earlier: int = NO_EPOCH) -> bool:
+        """Forget the epoch that came with the position, which a group has committed, or that of the leader that named
+        it as its end; compare this earlier one from now on. Return False if there is none, or anything was read
+        since."""
         if self.fetch_position != self._start or self.leader_epoch == NO_EPOCH:
             return False
         self._epochs.forget_starts([self.partition])
-        self._begin(self._start, NO_EPOCH)
+        self._epochs.record_committed(self.partition, self._start, earlier)
+        self._begin(self._start, earlier)
         return True
 
     def begin_response(self, aborted: Sequence[AbortedTransaction] | None) -> None:
