@@ -347,6 +347,35 @@ async def test_a_position_beyond_the_end_of_the_log_is_not_committed_any_more() 
     assert cluster.committed("g") == {}
 
 
+async def test_a_truncated_log_is_committed_as_far_as_it_is_processed_again() -> None:
+    """Or the next member would begin behind records that were written since the log was truncated."""
+    cluster = make_cluster()
+    async with consuming(cluster) as consumer:
+        batches = consumer.batches(max_records=4)
+        first, second = await anext(batches), await anext(batches)
+        assert first.done() and await consumer.commit() == {tp(): 4}
+        cluster.truncate_log(tp(), 6)
+        cluster.append("t", NEW)
+        third, new = await anext(batches), await anext(batches)
+        assert (third.values, new.values) == (numbered(2, 8), NEW[:4])
+        assert third.done() and await consumer.commit() == {}, "the second one is not done"
+        assert second.done() and await consumer.commit() == {tp(): 6}
+        assert new.done() and await consumer.commit() == {tp(): 10}
+
+
+async def test_by_record_a_truncated_log_is_committed_as_far_as_it_is_processed_again() -> None:
+    cluster = make_cluster()
+    async with consuming(cluster) as consumer:
+        read = [(await anext(consumer)).position for _ in range(10)]
+        assert await consumer.commit() == {tp(): 9}
+        cluster.truncate_log(tp(), 6)
+        cluster.append("t", NEW)
+        read += [(await anext(consumer)).position for _ in range(3)]
+        assert read == [*range(10), 6, 7, 8]
+        assert await consumer.commit() == {tp(): 8}
+    assert cluster.committed("g") == {tp(): 9}
+
+
 async def test_a_paused_partition_is_reset_before_it_is_resumed_and_its_batches_do_not_count() -> None:
     cluster = make_cluster()
     async with consuming(cluster) as consumer:

@@ -105,6 +105,10 @@ class FetcherHost(Protocol):
         """The broker named a position; nothing is fetched before this returns."""
         ...
 
+    def on_truncated(self, partition: TopicPartition, end: Position) -> None:
+        """The log was truncated to `end`; it is read on from there."""
+        ...
+
     def set_replica(self, cursor: Cursor, broker_id: int | None) -> None:
         """Fetch a partition from this broker instead of its leader; None: from the leader."""
         ...
@@ -336,6 +340,8 @@ class BrokerFetcher:
         asked: list[tuple[Cursor, PositionSpec | AtTime]] = []
         for cursor in due:
             if isinstance(cursor.start, int):
+                if cursor.goes_back:
+                    self._host.on_truncated(cursor.partition, Position(cursor.start))
                 self._on_resolved(broker, cursor, Position(cursor.start), None)
             else:
                 asked.append((cursor, cursor.start))

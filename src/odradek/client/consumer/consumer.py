@@ -118,6 +118,7 @@ class Consumer(PartitionReaderBase):
             on_table=lambda _: owned.compare_topics(),
             on_resolved=owned.on_position_resolved,
             on_out_of_range=owned.on_out_of_range,
+            on_truncated=owned.on_truncated,
         )
         owned.callbacks = self._callbacks = RebalanceCallbacks(
             chosen["group"],

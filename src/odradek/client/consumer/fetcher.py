@@ -56,6 +56,7 @@ class Fetcher(PartitionSet):
         on_resolved: Awaited with a partition and the position the broker named for it (start by meaning, or reset),
             before anything is fetched from there.
         on_out_of_range: Called with a partition whose log does not have its position, before another one is asked for.
+        on_truncated: Called with a partition whose log was truncated, and its end then, when it continues there.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Fetcher(PartitionSet):
         on_table: Callable[[RoutingTable], None] | None = None,
         on_resolved: Callable[[TopicPartition, Position], Awaitable[None]] | None = None,
         on_out_of_range: Callable[[TopicPartition], None] | None = None,
+        on_truncated: Callable[[TopicPartition, Position], None] | None = None,
     ) -> None:
         self.available = Notifier()
         """Notified when records can be taken, or no more will come."""
@@ -87,6 +89,7 @@ class Fetcher(PartitionSet):
         self.failure_seen = False
         """True once it was raised in the user's task."""
         self._on_table, self._on_resolved, self._on_out_of_range = on_table, on_resolved, on_out_of_range
+        self._on_truncated = on_truncated
         self._topics = frozenset(topics)
         self._compared: RoutingTable | None = None
         self._tasks = ShieldedTaskGroup(self.fail)
@@ -259,6 +262,11 @@ class Fetcher(PartitionSet):
         """Tell the owner that the broker named a position."""
         if self._on_resolved is not None:
             await self._on_resolved(partition, position)
+
+    def on_truncated(self, partition: TopicPartition, end: Position) -> None:
+        """Tell the owner that the log was truncated to `end`, from where it is read on."""
+        if self._on_truncated is not None:
+            self._on_truncated(partition, end)
 
     @property
     def held_bytes(self) -> int:

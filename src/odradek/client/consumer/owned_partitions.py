@@ -84,6 +84,11 @@ class OwnedPartitions:
         if (progress := self.progress.get(partition)) is not None:
             progress.log_gone = True
 
+    def on_truncated(self, partition: TopicPartition, end: Position) -> None:
+        """Commit nothing behind the end of a truncated log before what is written there next is processed."""
+        if (progress := self.progress.get(partition)) is not None:
+            progress.truncate(end)
+
     def compare_topics(self) -> None:
         """Use the topics that there are now: nothing is committed of one that was deleted and made again."""
         table = self._driver.metadata.table

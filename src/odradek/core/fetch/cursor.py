@@ -227,6 +227,11 @@ class Cursor:
             self._delivery.append(self)
         return share.recount(active, queue.memory + self._tail, queues)
 
+    @property
+    def goes_back(self) -> bool:
+        """True if it continues before what was read, without a seek: the log was truncated."""
+        return isinstance(self.start, int) and self.start < self._next
+
     def assign(self, budget: ReadAheadBudget, delivery: deque[Cursor]) -> None:
         """Begin to read it.
 

@@ -46,12 +46,12 @@ class DeliveredSpan:
     def reach(self, position: Position) -> None:
         """Mark everything in it before `position` as done; the record at `position` is not."""
         if self.open:
-            self.reached = position
+            self.reached = min(position, self.next_position)
 
     def cut(self, next_position: Position) -> None:
         """End it at `next_position`: the records from there on were taken back before the user got them."""
         if self.open:
-            self.next_position = next_position
+            self.next_position = min(next_position, self.next_position)
             self._progress.nothing_before = None
 
     def leave_to_transactions(self) -> None:
@@ -202,6 +202,17 @@ class PartitionProgress:
     def _pass_over(self) -> None:
         if self._first is None and self._floor is not None and self.nothing_before is not None:
             self._floor = self._not_before_floor(self.nothing_before)
+
+    def truncate(self, end: Position) -> None:
+        """Note that the log was truncated to `end`, from where it is delivered next: whatever was delivered from there
+        on says nothing about the records that are there now."""
+        self._floor = None if self._floor is None else min(self._floor, end)
+        self.nothing_before = None
+        span = self._first
+        while span is not None:
+            span.next_position = min(span.next_position, end)
+            span.reached = None if span.reached is None else min(span.reached, end)
+            span = span._next
 
     def compare_topic(self, topic_id: bytes | None) -> None:
         """Compare its topic with the one that brokers have now; None: not known."""
