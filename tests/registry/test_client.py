@@ -8,6 +8,7 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -283,6 +284,32 @@ async def test_tls_trusts_what_it_is_told() -> None:
         async with SchemaRegistry(registry.url, timeout=0.3) as stranger:
             with pytest.raises(RegistryError, match="CERTIFICATE_VERIFY_FAILED"):
                 await stranger.schema(1)
+
+
+async def test_files_of_certificates_that_were_replaced_are_read_again(tmp_path: Path) -> None:
+    first, second = trustme.CA(), trustme.CA()
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    first.issue_cert("127.0.0.1").configure_cert(server)
+    file = tmp_path / "ca.pem"
+    file.write_bytes(first.cert_pem.bytes())
+    with serving(server) as registry:
+        registry.add("s/1", TEXT)
+        registry.add("s/2", '"int"')
+        registry.add("s/3", '"string"')
+        async with SchemaRegistry(registry.url, security=Security(ssl_cafile=str(file)), timeout=30.0) as client:
+            assert await client.schema(1) is not None
+            registry.gate.clear()
+            async with anyio.create_task_group() as group:
+                group.start_soon(client.schema, 2)
+                while len(registry.asked) < 2:  # noqa: ASYNC110 - in a thread
+                    await anyio.sleep(0.001)
+                second.issue_cert("127.0.0.1").configure_cert(server)
+                file.write_bytes(second.cert_pem.bytes())
+                group.start_soon(client.schema, 3)
+                while len(registry.asked) < 4:  # noqa: ASYNC110 - in a thread
+                    await anyio.sleep(0.001)
+                registry.gate.set()
+    assert sorted(registry.asked[1:]) == ["GET /schemas/ids/2"] * 2 + ["GET /schemas/ids/3"], "one was repeated"
 
 
 # ---- imports ----------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
@@ -19,7 +20,7 @@ from odradek.errors import Closed, ConfigError
 from odradek.io.http import closing_handshakes
 from odradek.io.retry import retry
 from odradek.io.security import SECURITY, Security, TokenProvider
-from odradek.io.tls import client_context
+from odradek.io.tls import ContextSource
 from odradek.registry.schemas import (
     MISSING_CODES,
     Reference,
@@ -64,7 +65,7 @@ class SchemaRegistry:
         username, password: For basic authentication.
         token: A bearer token, or an asynchronous function that returns one and is called before every request.
         headers: Sent with every request, such as `target-sr-cluster`.
-        security: The options of it that begin with `ssl_`, for `https://`.
+        security: The options of it that begin with `ssl_`, for `https://`. Files that have changed are read again.
         timeout: Time limit for one look-up, attempts included (s).
 
     Raises:
@@ -93,8 +94,10 @@ class SchemaRegistry:
         self._timeout: float = _SECONDS("timeout", timeout)
         self._token = token
         auth = None if username is None else (_TEXT("username", username), password or "")
-        trusted = client_context(SECURITY("security", security) or Security())
-        self._http = httpx2.AsyncClient(auth=auth, headers=headers, verify=trusted, timeout=self._timeout)
+        self._files = ContextSource(SECURITY("security", security) or Security())
+        self._new_client = partial(httpx2.AsyncClient, auth=auth, headers=headers, timeout=self._timeout)
+        self._tls = self._files.current()
+        self._http = self._new_client(verify=self._tls)
         self._http_errors: type[Exception] = httpx2.HTTPError
         self._open, self._attempts = False, 0
         self._calls = SharedCalls(MAX_KEPT)
@@ -238,6 +241,7 @@ class SchemaRegistry:
     async def _attempt(self, method: str, path: str, body: Any, read: Read) -> Any:
         if not self._open:
             raise Closed(f"{self!r} is not open: use it inside its async with block")
+        await self._follow_files()
         url, headers = self._urls[self._attempts % len(self._urls)], {"Accept": CONTENT_TYPE}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {await self._bearer()}"
@@ -251,6 +255,13 @@ class SchemaRegistry:
             self._attempts += 1  # the next one is for the next of the URLs
             raise RegistryError(self._shown, _reason(error)) from error
         return self._answer(response, read)
+
+    async def _follow_files(self) -> None:
+        """Use another client if a file of certificates or keys has changed. Requests that the former one has not
+        finished fail, and are repeated."""
+        if (tls := self._files.current()) is not self._tls:
+            former, self._tls, self._http = self._http, tls, self._new_client(verify=tls)
+            await former.aclose()
 
     async def _bearer(self) -> str:
         if self._token is None or isinstance(self._token, str):
