@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any
 import anyio
 import pytest
 from anyio import wait_all_tasks_blocked
+from tests.client.observed import Recorder
 from tests.client.producing import P0, P1, P2, P3, ProducerClock, make_cluster, producing, stored, values
 from tests.client.reading import cancelled_after
 
@@ -34,6 +36,7 @@ from odradek.errors import (
     Undelivered,
     Unreachable,
 )
+from odradek.observe import BufferLevel
 from odradek.testing import MemoryCluster
 
 pytestmark = pytest.mark.anyio
@@ -544,6 +547,53 @@ async def test_a_cancelled_block_that_leaves_records_behind_does_not_hide_it(clu
             await out.put("t", b"v")
             scope.cancel()
             await anyio.sleep_forever()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_native_cancellation_of_the_exit_does_not_hide_what_it_leaves_behind(
+    cluster: MemoryCluster, *, again: bool
+) -> None:
+    recorder = Recorder()
+    cluster.hold("produce")
+
+    async def write() -> None:
+        async with cluster.connect(observer=recorder) as k, k.producer() as out:
+            await out.put("t", b"v")
+
+    async def main() -> None:
+        task = asyncio.create_task(write())
+        await cluster.wait_for_held("produce")
+        task.cancel()
+        if again:
+            await asyncio.sleep(0)
+            task.cancel()
+        with pytest.raises(Undelivered, match="1 unknown; first: the exit was cancelled"):
+            await task
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(main())
+    assert recorder.of(BufferLevel)[-1].limit == 0
+
+
+def test_a_native_cancellation_of_the_exit_comes_out_if_all_callers_were_told(cluster: MemoryCluster) -> None:
+    cluster.hold("produce")
+    sends: list[asyncio.Task[Any]] = []
+
+    async def write() -> None:
+        async with producing(cluster) as out:
+            sends.append(asyncio.create_task(outcome(out)))
+            await cluster.wait_for_held("produce")
+
+    async def main() -> None:
+        task = asyncio.create_task(write())
+        await cluster.wait_for_held("produce")
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert isinstance(await sends[0], OutcomeUnknown)
+
+    asyncio.run(main())
 
 
 async def test_exit_tells_those_who_still_wait(cluster: MemoryCluster) -> None:

@@ -8,6 +8,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import AsyncExitStack
 from copy import copy
 from dataclasses import replace
 from threading import get_ident
@@ -145,21 +146,26 @@ class Dispatcher:
         """Flush for at most `within` seconds, unaffected by scopes around it; then fail what remains."""
         self._refuse(Closed("the producer has exited"))
         self._stopping = True
-        try:
+
+        def fail_remaining(kind: type[BaseException] | None, *_: object) -> None:
+            late = f"not delivered within the {within:g} s of exit_within"
+            self._fail_remaining(late if kind is None else "the exit was cancelled")
+
+        async with AsyncExitStack() as stack:  # every step, also when a native cancellation ends one of them
+            stack.callback(self._report_end)
+            stack.push_async_callback(self._background.stop)
+            stack.push(fail_remaining)
             with anyio.move_on_after(within, shield=True):
                 if self.abort_transaction is not None:
                     self.abort_transaction()
                 if self.transaction_ends is not None:
                     await self.transaction_ends.wait()
                 await self.flush()
-        finally:
-            try:
-                self._fail_remaining(f"not delivered within the {within:g} s of exit_within")
-            finally:
-                await self._background.stop()
-                self.end_transaction()
-                if self.observation is not None:
-                    self.observation.ended()
+
+    def _report_end(self) -> None:
+        self.end_transaction()
+        if self.observation is not None:
+            self.observation.ended()
 
     def check_open(self) -> None:
         """Raise why no records are accepted, if so: Fenced if the producer has ended so, otherwise Closed; the error of

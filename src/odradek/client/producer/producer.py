@@ -89,7 +89,8 @@ class Producer:
     **Exit** flushes for at most `exit_within` seconds, also when the block is cancelled, and raises Undelivered for
     what was not delivered and for all failures that were not taken. An exception of the block is not masked: it
     propagates with Undelivered's text as a note, and `failures` has the records. If the block was cancelled,
-    Undelivered replaces the cancellation, because nothing else would report the loss.
+    Undelivered replaces the cancellation, because nothing else would report the loss. So it is with a native
+    `Task.cancel` that comes during the exit, which it ends.
     """
 
     @arguments.with_options(ProducerOptions)
@@ -160,7 +161,12 @@ class Producer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._dispatcher.stop(self._exit_within)
+        try:
+            await self._dispatcher.stop(self._exit_within)
+        except anyio.get_cancelled_exc_class() as cancelled:  # natively
+            if not self.failures:
+                raise
+            error = cancelled
         if not self.failures:
             if self._dispatcher.failure is not None and error is None:
                 raise self._dispatcher.failure
