@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pyarrow as pa
 import pytest
 from anyio import wait_all_tasks_blocked
@@ -276,6 +277,48 @@ async def test_records_for_a_partition_of_a_topic_that_is_made_again_with_fewer_
         cluster.delete_topic("t")
         cluster.create_topic("t", 2)
     assert "t has no partition 3: it has 2, numbered from 0" in str(sends.outcomes[b"v"])
+
+
+@pytest.mark.parametrize("creates", [True, False])
+async def test_a_deleted_topic_is_created_again_after_records_have_waited_for_it_in_vain(
+    cluster: MemoryCluster, producer_clock: ProducerClock, monkeypatch: pytest.MonkeyPatch, *, creates: bool
+) -> None:
+    asked: list[str] = []
+
+    async def later(value: bytes, over: bytes | None = None) -> None:
+        producer_clock.now += 0.04
+        sends.start(value, int(value))  # in a batch of its own
+        while over is not None and over not in sends.outcomes:
+            await anyio.lowlevel.checkpoint()
+        await wait_all_tasks_blocked()
+
+    async with cluster.connect() as k, k.producer(deliver_within=0.07) as out, anyio.create_task_group() as tasks:
+        original = k.driver.metadata.table_for_topic
+
+        async def table_for_topic(name: str, *, create: bool = False) -> Any:
+            asked.extend([name] * create)
+            if creates:
+                cluster.create_topic(name, 8)
+            return await original(name)
+
+        sends = Sends(out, tasks)
+        await out.send("t", b"before", partition=0)
+        monkeypatch.setattr(k.driver.metadata, "table_for_topic", table_for_topic)
+        cluster.delete_topic("t")
+        await later(b"1")
+        await later(b"2")
+        assert not sends.outcomes and not asked
+        await later(b"3", b"1")
+        assert asked == ["t"], "once, when the time of the first one is over"
+        if not creates:
+            await later(b"4", b"2")
+            await later(b"5", b"3")
+            assert asked == ["t"], "they were sent before it was looked up"
+            await later(b"6", b"4")
+            assert asked == ["t", "t"]
+            cluster.create_topic("t", 8)
+    written = {value for value, outcome in sends.outcomes.items() if isinstance(outcome, Ack)}
+    assert written == ({b"2", b"3"} if creates else {b"5", b"6"})
 
 
 async def test_where_brokers_number_their_partitions_nothing_is_looked_up_or_refused() -> None:

@@ -201,8 +201,12 @@ class Dispatcher:
     def add_topic(self, name: str, compression: str) -> TopicQueues:
         """Add a topic on its first record. Its records wait here until its partitions are known."""
         topic = self.accumulator.topic(name, compression)
-        self._lookups.load_topic(topic)
+        self._load(topic)
         return topic
+
+    def _load(self, topic: TopicQueues) -> None:
+        topic.loaded_at = self.clock()
+        self._lookups.load_topic(topic)
 
     def _needed_topics(self) -> Collection[str]:
         """Return the topics of which there are partitions or records. Any other one is looked up again, and created,
@@ -466,11 +470,18 @@ class Dispatcher:
     # ---- time and failure ----------------------------------------------------------------------------------
 
     async def _expire(self) -> None:
-        """Time out batches. Looks at every batch, and so at most a hundred times while one lives."""
+        """Time out batches. Looks at every batch, and so at most a hundred times while one lives.
+
+        A deleted topic whose records waited for it in vain is looked up again, so that brokers create it if they are
+        configured to: while records keep coming, it is never forgotten, and would not be new to any of them.
+        """
         while True:
             now = self.clock()
             for batch in self.accumulator.live.expired(now):
                 self._time_out(batch)
+                topic = batch.queue.topic
+                if topic.is_missing and batch.created_at > topic.loaded_at:
+                    self._load(topic)
             self.apply(self.accumulator.effects())
             await anyio.sleep(max(self.accumulator.live.next_expiry(now) - now, self._limits.deliver_within / 100))
 

@@ -55,7 +55,8 @@ class ClusterLookups:
         self._host.spawn(self._follow_table)
 
     def load_topic(self, topic: TopicQueues) -> None:
-        """Look up the partitions of a topic until there is an answer."""
+        """Look up the partitions of a topic until there is an answer, and have brokers create it if it has none."""
+        topic.known = False
         self._host.spawn(self._load_topic, topic)
 
     def refresh(self) -> None:

@@ -486,7 +486,7 @@ class Accumulator:
         """Forget the topics that have neither partitions nor records: they were deleted."""
         waiting = {batch.queue.topic for batch in self.live}
         for topic in tuple(self.topics.values()):
-            if topic.known and not topic.available_queues and topic not in waiting:
+            if topic.is_missing and topic not in waiting:
                 del self._router.topics[topic.name]
 
     def learned(self, topic: TopicQueues) -> Effects:

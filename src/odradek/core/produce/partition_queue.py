@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -119,6 +120,7 @@ class TopicQueues:
         batch_bytes: Size at which a new batch will be full: less than at first if the brokers store no batch as large.
         known: The routing table says what partitions it has; until then `why` says why not.
         registered: It had partitions in the cluster when it was looked up.
+        loaded_at: When it was looked up, or that began (s).
         available_queues: The queues of the partitions that may be chosen now, in canonical order.
         queues_with_leader: The available queues that a broker serves, or all: for records without a preference.
         unassigned: The queue of records while there are no choices.
@@ -130,6 +132,7 @@ class TopicQueues:
         "batch_bytes",
         "compression",
         "known",
+        "loaded_at",
         "name",
         "queues",
         "queues_with_leader",
@@ -142,11 +145,17 @@ class TopicQueues:
     def __init__(self, name: str, compression: str, batch_bytes: int) -> None:
         self.name, self.compression, self.batch_bytes = name, compression, batch_bytes
         self.known, self.registered = False, True
+        self.loaded_at = -inf
         self.why = "its partitions are not known"
         self.unassigned = self.sticky = PartitionQueue(self, TopicPartition(name, -1))
         self.available_queues: list[PartitionQueue] = []
         self.queues_with_leader: list[PartitionQueue] = []
         self.queues: dict[TopicPartition, PartitionQueue] = {}
+
+    @property
+    def is_missing(self) -> bool:
+        """True if the routing table says that it has no partitions: it was deleted, or is yet to be created."""
+        return self.known and not self.available_queues
 
     def note_too_large(self, batch: ProduceBatch) -> None:
         """Make new batches half as large as one that was refused for its size: each would be sent in vain."""
