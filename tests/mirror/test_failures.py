@@ -244,6 +244,25 @@ async def test_a_second_run_takes_over() -> None:
     assert same(source, target, "t")
 
 
+async def test_a_run_that_begins_while_another_one_begins() -> None:
+    source, target = filled({"t": 1}), MemoryCluster()
+    target.hold("produce")
+    errors: list[OdradekError] = []
+
+    async def first() -> None:
+        errors.append(await error_of(source, target, config_of("t")))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(first)
+        await target.wait_for_held("produce")  # of what decides
+        group.start_soon(run_mirror, source, target, config_of("t"))
+        await target.wait_for_held("produce", 2)
+        target.release("produce")
+    assert isinstance(errors[0], Fenced)
+    assert str(errors[0]).startswith("mirror 'm' is fenced: another process began to run this mirror")
+    assert same(source, target, "t")
+
+
 async def test_a_run_does_not_wait_for_the_transaction_of_a_process_that_was_killed() -> None:
     source, target = filled({"t": 1}), MemoryCluster()
     config = config_of("t", run={"tasks": 1})

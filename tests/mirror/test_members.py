@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -233,6 +234,14 @@ async def test_processes_that_join_fence_nobody(monkeypatch: pytest.MonkeyPatch)
     assert isinstance(shared.errors[0], Fenced)
 
 
+async def test_processes_that_begin_at_the_same_time() -> None:
+    shared = Shared()
+    async with anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(partial(shared.begin, joins=True))
+    assert len(shared.begun.copied) == 1
+
+
 async def test_new_topics_and_partitions() -> None:
     shared = Shared(1, tasks=2, refresh_seconds=0.1)
     await shared.begin()
@@ -250,18 +259,21 @@ async def test_new_topics_and_partitions() -> None:
     assert shared.errors == []
 
 
-async def test_another_process_decides_where_new_partitions_go(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("operation", ["produce", "commit_transaction"])
+async def test_another_process_decides_where_new_partitions_go(
+    operation: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", "odradek.mirror.members")
     shared = Shared(1, refresh_seconds=0.1)
     await shared.begin()
     async with anyio.create_task_group() as group:
         group.start_soon(shared.member)
         await until(lambda: shared.owned() == [TASKS] and shared.same())
-        shared.target.hold("commit_transaction")
+        shared.target.hold(operation)
         shared.source.create_topic("u")
-        await shared.target.wait_for_held("commit_transaction")  # of what decides
+        await shared.target.wait_for_held(operation)  # of what decides
         async with shared.target.connect() as k, k.producer(transactional_id="odradek-mirror-m"):
-            shared.target.release("commit_transaction")
+            shared.target.release(operation)
         await until(lambda: "another process decides where new partitions go" in caplog.text)
         shared.source.append("u", rows(9))
         await until(lambda: same(shared.source, shared.target, "u"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from odradek.errors import CommitOutcomeUnknown, OdradekError
+from odradek.errors import CommitOutcomeUnknown, Fenced, OdradekError
 from odradek.types import TopicPartition
 
 __all__ = [
@@ -15,6 +15,8 @@ __all__ = [
     "RuleFailed",
     "SourceChanged",
     "TargetChanged",
+    "another_run",
+    "is_fenced",
     "passes",
 ]
 
@@ -150,3 +152,16 @@ class MirrorProcessFailed(OdradekError):
 def passes(error: OdradekError) -> bool:
     """Return True if the same is to be done again after an error: what counts is what was committed."""
     return error.retriable or isinstance(error, CommitOutcomeUnknown)
+
+
+def is_fenced(error: OdradekError) -> bool:
+    """Return True if another process has taken a transactional id; records that were not written for it say so, too."""
+    return isinstance(error, Fenced) or isinstance(error.__cause__, Fenced)
+
+
+def another_run(mirror: str, task: int | None = None) -> Fenced:
+    """Return the error of a run from which another one has taken an id: that of a task, or of what decides."""
+    what = f"mirror {mirror!r}" if task is None else f"task {task} of mirror {mirror!r}"
+    fenced = Fenced(what, "another process began to run this mirror, and continues after what this one has committed")
+    fenced.hint = "run a mirror in one place at a time"
+    return fenced

@@ -15,7 +15,7 @@ from anyio.abc import TaskGroup
 from odradek.client.cluster import Cluster
 from odradek.core.interfaces import ProducerRecord
 from odradek.core.observer_calls import ObserverCalls
-from odradek.errors import OdradekError, Unsupported
+from odradek.errors import Fenced, OdradekError, Unsupported
 from odradek.io.gather import background_tasks
 from odradek.io.observation import observer_calls
 from odradek.io.retry import retry
@@ -31,7 +31,7 @@ from odradek.mirror.clusters import (
     survey,
 )
 from odradek.mirror.config import MirrorConfig
-from odradek.mirror.errors import passes
+from odradek.mirror.errors import another_run, is_fenced, passes
 from odradek.mirror.lags import LagWatch
 from odradek.mirror.limits import RateLimit
 from odradek.mirror.planning import (
@@ -249,7 +249,7 @@ async def begin(config: MirrorConfig, clusters: Clusters, *, follow: bool, joins
 
     def may_begin(error: OdradekError) -> bool:
         may_come = isinstance(error, TopicsAway) and (follow or error.copied) and anyio.current_time() < until
-        if passes(error) or may_come:
+        if passes(error) or may_come or (joins and isinstance(error, Fenced)):  # by one that joins at the same time
             log.warning("mirror %s: begins again: %s", config.name, error)
             return True
         return False
@@ -429,8 +429,14 @@ async def _deciding(
             if not exactly_once:
                 (await producer.send_many(config.topic, rows, partition=partition)).check()
                 return
-            async with producer.transaction():
-                (await producer.send_many(config.topic, rows, partition=partition)).check()
+            try:
+                async with producer.transaction():
+                    for failed in (await producer.send_many(config.topic, rows, partition=partition)).failed:
+                        raise failed.error
+            except OdradekError as error:
+                if not is_fenced(error):
+                    raise
+                raise another_run(config.name, task) from error
 
         yield store
 

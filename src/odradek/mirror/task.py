@@ -26,7 +26,6 @@ from odradek.core.interfaces import RECORDS, Extent, ProducerRecord
 from odradek.errors import (
     DeadlineError,
     DeliveryError,
-    Fenced,
     OdradekError,
     OffsetOutOfRange,
     TransactionAborted,
@@ -36,7 +35,15 @@ from odradek.io.retry import retry
 from odradek.mirror.clusters import PAUSES, Clusters, read_progress
 from odradek.mirror.config import MirrorConfig
 from odradek.mirror.dividing import Divided, Division
-from odradek.mirror.errors import LostRecords, ProgressLost, SourceChanged, TargetChanged, passes
+from odradek.mirror.errors import (
+    LostRecords,
+    ProgressLost,
+    SourceChanged,
+    TargetChanged,
+    another_run,
+    is_fenced,
+    passes,
+)
 from odradek.mirror.index import UnknownOffset, runs_of
 from odradek.mirror.limits import RateLimit
 from odradek.mirror.planning import MirrorRefused, finished_text
@@ -235,22 +242,16 @@ class MirrorTask:
             cause = error.__cause__
             if isinstance(error, DeliveryError) and isinstance(cause, anyio.get_cancelled_exc_class()):
                 raise cause from None  # what was not delivered is copied by the next run
-            fenced = isinstance(error, Fenced) or isinstance(cause, Fenced)
+            fenced = is_fenced(error)
             if self._is_timed_out() and (fenced or not error.retriable):
                 transactional_id = self._config.transactional_id(self._number)
                 raise TransactionAborted(transactional_id, f"it was open for {TRANSACTION_TIMEOUT_S:.0f} s") from error
             if fenced:
-                raise self._fenced() from error
+                raise another_run(self._config.name, self._number) from error
             raise
 
     def _is_timed_out(self) -> bool:
         return self._open_since is not None and anyio.current_time() - self._open_since >= TRANSACTION_TIMEOUT_S
-
-    def _fenced(self) -> Fenced:
-        why = "another process began to run this mirror, and continues after what this one has committed"
-        fenced = Fenced(f"task {self._number} of mirror {self._config.name!r}", why)
-        fenced.hint = "run a mirror in one place at a time"
-        return fenced
 
     async def _copy_from_progress(self) -> None:
         run = self._config.run
