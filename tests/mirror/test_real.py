@@ -7,11 +7,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 import odradek as od
 from odradek.client.options import Compression
 from odradek.core.admin import ConfigSource
+from odradek.core.interfaces import ProducerRecord
 from odradek.mirror.clusters import Clusters, open_clusters
 from odradek.mirror.config import load
 from odradek.mirror.errors import RecordRefused
@@ -165,6 +167,28 @@ async def test_remote_storage_of_the_source_is_not_asked_of_the_target(
         stored = (await new.admin.describe_topic_configs(name)).check()[name]
         own = {entry.name: entry.value for entry in stored.values() if entry.source is ConfigSource.TOPIC}
         assert own == {"retention.ms": "3600000"}
+
+
+@pytest.mark.releases("2.8.2", "4.3.1")
+async def test_configurations_of_the_source_that_would_refuse_copied_records(
+    any_kafka: KafkaBroker, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One broker has no second replica, and what is copied is older than when it was written to the source."""
+    limits = ("message.timestamp.difference.max.ms", "message.timestamp.before.max.ms")
+
+    async def topic_configs(self: ClusterSource, topic: str) -> dict[str, str]:
+        return {"min.insync.replicas": "2", "retention.ms": "-1", **dict.fromkeys(limits, "3600000")}
+
+    monkeypatch.setattr(ClusterSource, "topic_configs", topic_configs)
+    source = MemoryCluster({name: 1})
+    source.append(name, [ProducerRecord(b"value", timestamp=1_700_000_000_000)])
+    async with source.connect() as old, od.connect(f"kafka://{any_kafka.bootstrap}") as new:
+        clusters = Clusters(ClusterSource(old, "kafka://source"), new)
+        with anyio.fail_after(60):
+            assert copied(await run_open(config_of(name, name=name), clusters)) == 1
+        stored = (await new.admin.describe_topic_configs(name)).check()[name]
+        own = {entry.name: entry.value for entry in stored.values() if entry.source is ConfigSource.TOPIC}
+        assert own == {"retention.ms": "-1"}
 
 
 @pytest.mark.releases("4.3.1")

@@ -220,10 +220,14 @@ _NOT_COPIED = (
     "leader.replication.",
     "follower.replication.",
     "message.format.version",
+    "message.timestamp.before.",
+    "message.timestamp.difference.",
+    "min.insync.replicas",
     "remote.",
     "local.retention.",
 )
-"""Beginnings of configurations of topics that belong to one cluster."""
+"""Beginnings of configurations of topics that belong to one cluster, which has its own number of replicas, or that
+refuse records which are older than when they were written to the source."""
 
 
 async def create_mirror_topic(config: MirrorConfig, cluster: Cluster) -> None:
