@@ -59,6 +59,7 @@ from odradek.wire.kafka.messages.metadata import (
     ApiVersionsResponse,
     MetadataRequest,
     MetadataResponse,
+    MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
@@ -295,6 +296,19 @@ async def test_each_broker_knows_its_own_configuration_and_any_that_of_all(monke
     assert altered.done == {None: None}
     asked = [request.resources for request, _ in peer.requests if isinstance(request, DescribeConfigsRequest)]
     assert sorted(each.resource_name for (each,) in asked) == ["", "1"]
+
+
+async def test_a_broker_that_has_joined_or_moved_since_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Cluster()
+    peer.answers[DescribeConfigsRequest] = named
+    peer.brokers = BROKERS[:1]
+    async with admin_of(peer, monkeypatch) as admin:
+        peer.brokers = BROKERS
+        assert (await admin.describe_broker_configs([2])).done.keys() == {2}
+        await peer.hang_up()
+        peer.down.add("b:9092")
+        peer.brokers = (BROKERS[0], MetadataResponseBroker(node_id=2, host="b", port=9093))
+        assert (await admin.describe_broker_configs([2])).done.keys() == {2}
 
 
 async def test_a_configuration_of_all_brokers_needs_1_1(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -221,7 +221,7 @@ class KafkaAdmin(ClusterAdmin):
         """Send a request to a broker about itself, or to any about all of them."""
         if number is None:
             return await self._requests.ask_any(api, lambda v: request, changes=changes, repeatable=True)
-        return await self._requests.ask(self._requests.broker(number), api, lambda v: request)
+        return await self._requests.ask_broker(number, api, lambda v: request)
 
     async def alter_topic_configs(
         self, changes: Mapping[str, Mapping[str, ConfigChange]], *, validate_only: bool

@@ -120,6 +120,8 @@ class AdminRequests:
         changes: bool = False,
     ) -> R:
         """Send a request to the broker with this id (see `ask_any`). Raises BrokerError if there is none."""
+        if number not in self.metadata.table.brokers:  # it may have joined since they were read
+            await self.metadata.refresh()
         known = self.broker(number)
 
         async def attempt() -> R:
