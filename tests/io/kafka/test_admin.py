@@ -18,6 +18,9 @@ from odradek.wire.kafka.messages.admin import (
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
     CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteRecordsPartitionResult,
@@ -118,6 +121,24 @@ async def test_a_creation_without_an_answer_is_not_repeated(monkeypatch: pytest.
         with pytest.raises(ConnectionLost) as lost:
             await admin.create_topics(ONE, validate_only=False)
     assert lost.value.sent and peer.count(CreateTopicsRequest) == 1
+
+
+async def test_topics_that_were_changed_before_all_brokers_end_are_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer, limit = Cluster(), TimeLimit(16.4, monkeypatch)  # 80 % of the time-out
+
+    def metadata(request: MetadataRequest, version: int) -> Any:
+        if not peer.count(CreateTopicsRequest) + peer.count(CreatePartitionsRequest):
+            return peer.metadata(request, version)
+        limit.end()
+        return ConnectionAbortedError
+
+    peer.answers[MetadataRequest] = metadata
+    peer.answers[CreatePartitionsRequest] = lambda request, version: CreatePartitionsResponse(
+        results=(CreatePartitionsTopicResult(name="t"),)
+    )
+    async with admin_of(peer, monkeypatch, 20.5) as admin:
+        assert (await admin.create_topics(ONE, validate_only=False)).done.keys() == {"t"}
+        assert (await admin.add_partitions({"t": 2}, validate_only=False)).done.keys() == {"t"}
 
 
 async def test_an_unknown_controller_is_looked_up_until_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -399,6 +399,18 @@ async def test_leaders_are_known_after_their_election(monkeypatch: pytest.Monkey
     assert MetadataRequest in kinds[kinds.index(ElectLeadersRequest) :]
 
 
+async def test_an_election_before_all_brokers_end_is_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Cluster()
+    elected = ReplicaElectionResult(topic="t", partition_result=(ElectLeadersPartitionResult(partition_id=0),))
+
+    def elect(request: ElectLeadersRequest, version: int) -> ElectLeadersResponse:
+        peer.answers[MetadataRequest] = lambda request, version: ConnectionAbortedError
+        return ElectLeadersResponse(replica_election_results=(elected,))
+
+    peer.answers[ElectLeadersRequest] = elect
+    assert await run(peer, monkeypatch, lambda admin: admin.elect_leaders([P0])) == Results({P0: True}, {})
+
+
 async def test_the_quorum_answers_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = Cluster()
     partition = DescribeQuorumResponsePartitionData(leader_id=2, leader_epoch=3, high_watermark=4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from random import random
 from typing import Any, TypeVar
 
@@ -29,7 +30,7 @@ from odradek.core.kafka import admin_topics as topics
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.list_offsets import list_offsets_request, read_offset_listing
 from odradek.core.kafka.versions import BrokerVersions
-from odradek.errors import BrokerError, Unsupported
+from odradek.errors import BrokerError, OdradekError, Unsupported
 from odradek.io.gather import gather
 from odradek.io.kafka.admin_access import KafkaAccessAdmin
 from odradek.io.kafka.admin_cluster import KafkaBrokersAdmin
@@ -176,8 +177,9 @@ class KafkaAdmin(ClusterAdmin):
 
     async def _wait_for_leaders(self, ids: Mapping[str, str | None], totals: Mapping[str, int] | None = None) -> None:
         """Wait until brokers know a leader of each partition, so that new topics can be used; not longer than a request
-        may take. A topic with another id than that of its name is the one that was deleted before."""
-        with anyio.move_on_after(self._requests.timeout_ms / 1000):
+        may take, or until none answers: what was done is done. A topic with another id than that of its name is the one
+        that was deleted before."""
+        with suppress(OdradekError), anyio.move_on_after(self._requests.timeout_ms / 1000):
             for attempt in range(1_000):
                 described = topics.read_topics(await self._read_metadata(list(ids)), ids).done
                 if len(described) == len(ids) and all(
@@ -188,7 +190,8 @@ class KafkaAdmin(ClusterAdmin):
                 ):
                     break
                 await anyio.sleep(self._requests.backoff.delay(attempt, random()))
-        await self._requests.metadata.refresh()
+        with suppress(OdradekError):
+            await self._requests.metadata.refresh()
 
     # ---- configuration --------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from odradek.core.admin import Results
@@ -104,7 +105,8 @@ class KafkaBrokersAdmin:
             codes,
         )
         results = cluster.read_elected(response, partitions)
-        await self._requests.metadata.refresh()
+        with suppress(OdradekError):  # what was done is done
+            await self._requests.metadata.refresh()
         return results
 
     # ---- log directories ------------------------------------------------------------------------------------
