@@ -90,6 +90,19 @@ async def test_records_are_accepted_released_rejected_and_renewed(kafka: KafkaBr
     assert all(counts[value] == (3 if int(value) % 10 == 1 else 1) for value in values)
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
+async def test_the_positions_of_a_share_group_are_not_reset(kafka: KafkaBroker, topic: str, dry_run: bool) -> None:
+    if not has(kafka, (4, 2)):
+        return
+    kafka.create_topic(topic)
+    with anyio.fail_after(WITHIN_S):
+        async with connect(kafka) as cluster:
+            async with cluster.share_consumer(topic, group=topic):
+                assert (await cluster.admin.describe_groups(topic)).check()[topic].type == "share"
+            with pytest.raises(od.GroupError, match="is a share group"):
+                await cluster.admin.reset_positions(topic, {od.TopicPartition(topic, 0): 0}, dry_run=dry_run)
+
+
 async def test_what_a_member_left_unacknowledged_goes_to_another_one_at_once(kafka: KafkaBroker, topic: str) -> None:
     if not has(kafka, (4, 2)):
         return

@@ -395,7 +395,8 @@ class Admin(AdminOfAccess, AdminOfBrokers):
             The position of each partition before and after.
 
         Raises:
-            GroupError: The group has members, which would commit over it: stop them first. In a dry run, too.
+            GroupError: The group has members, which would commit over it: stop them first; or it is a share group. In
+                a dry run, too.
             Unsupported: The cluster stores no positions.
         """
         arguments.check_all(_RULES, group=group, dry_run=dry_run)
@@ -406,7 +407,7 @@ class Admin(AdminOfAccess, AdminOfBrokers):
         failed |= unknown
         before = await self._driver.offsets(group).fetch(list(after))
         unwanted = [p for p, at in after.items() if at is None and before.get(p) is not None]
-        await self._refuse_members(group)
+        await self._refuse_group(group)
         if not dry_run:
             failed |= await self._commit(group, {p: at for p, at in after.items() if at is not None})
         failed |= await self._delete_positions(group, unwanted, dry_run=dry_run)
@@ -437,11 +438,15 @@ class Admin(AdminOfAccess, AdminOfBrokers):
                 refused[topic] = error
         return {partition: refused[partition.topic] for partition in partitions if partition.topic in refused}
 
-    async def _refuse_members(self, group: str) -> None:
+    async def _refuse_group(self, group: str) -> None:
         try:
             described = (await self._driver.admin().describe_groups([group])).done.get(group)
         except Unsupported:
             return
+        if described is not None and described.type == "share":
+            raise GroupError(
+                f"group {group!r} is a share group, which commits no positions: kafka-share-groups.sh resets offsets"
+            )
         if described is not None and described.members:
             raise GroupError(
                 f"group {group!r} has {len(described.members)} members ({described.state}), which would commit over"

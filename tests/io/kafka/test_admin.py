@@ -8,8 +8,9 @@ from typing import Any
 import anyio
 import pytest
 
+from odradek.client.admin import Admin
 from odradek.core.admin import ConfigKind, ConfigSource, OffsetChoice, OffsetListing, OffsetSpec
-from odradek.errors import BrokerError, ConnectionLost, DeadlineError, Unsupported
+from odradek.errors import BrokerError, ConnectionLost, DeadlineError, GroupError, Unsupported
 from odradek.io.kafka import admin_requests, driver
 from odradek.types import EARLIEST, LATEST, Broker, Position, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
@@ -470,8 +471,11 @@ async def test_a_group_that_is_no_other_one_is_a_share_group_or_one_of_streams(m
     peer.answers[ShareGroupDescribeRequest] = lambda request, version: ShareGroupDescribeResponse(
         groups=(DescribedShareGroup(group_id="g", group_state="Empty"),)
     )
-    async with admin_of(peer, monkeypatch) as admin:
+    async with opened(peer, monkeypatch) as cluster:
+        admin = cluster.admin()
         assert (await admin.describe_groups(["g"])).done["g"].type == "share"
+        with pytest.raises(GroupError, match="'g' is a share group, which commits no positions"):
+            await Admin(cluster).reset_positions("g", {}, dry_run=True)
         codes = [69, 35]  # there is no such group, and share groups are switched off
         peer.answers[ShareGroupDescribeRequest] = lambda request, version: ShareGroupDescribeResponse(
             groups=(DescribedShareGroup(group_id="g", error_code=codes.pop()),)
