@@ -14,6 +14,7 @@ import odradek as od
 from odradek.cli.app import run
 from odradek.cli.lag import GroupLag, _print
 from odradek.core.admin import GroupDescription, MemberDescription, PartitionLag
+from odradek.testing import MemoryCluster
 from odradek.types import Position, TopicPartition
 
 from .conftest import Command, Put, jsons
@@ -93,3 +94,32 @@ def test_lag_shows_the_members_of_a_group_that_runs() -> None:
         "t              1  -            4    4  -       -        -",
         "total 7, Stable",
     ]
+
+
+@pytest.fixture
+def leaderless(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
+    """A cluster in which no broker leads t/0, and where a group has committed 1 in t/0 and t/1, of 2 records each."""
+    kafka = MemoryCluster({"t": 2}, brokers=2)
+    for number in range(2):
+        kafka.append("t", [b"1", b"2"], partition=number)
+    kafka.set_committed("g", {TopicPartition("t", 0): 1, TopicPartition("t", 1): 1})
+    kafka.stop_broker(1)
+    monkeypatch.setattr(od, "connect", lambda url: kafka.connect())
+    monkeypatch.setenv("ODRADEK_CLUSTER", "kafka://memory")
+    return kafka
+
+
+@pytest.mark.parametrize("command", [["lag", "g", "--fail-over", "2"], ["lag", "--fail-over", "2"]])
+def test_a_lag_that_is_not_known_is_not_left_out(
+    leaderless: MemoryCluster, command: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*command, "--json"]) == 1
+    printed = capfd.readouterr()
+    assert printed.err == "g: no broker leads t/0 now: the lag there is not known\n"
+    assert jsons(printed.out)[-1] == {"group": "g", "state": "Empty", "members": 0, "lag": 1}
+    leaderless.stop_broker(2)
+    assert run(command) == 1
+    assert capfd.readouterr().err == "g: no broker leads t/0, t/1 now: the lag there is not known\n"
+    leaderless.start_broker(1)
+    leaderless.start_broker(2)
+    assert run(command) == 0

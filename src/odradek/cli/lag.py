@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import anyio
@@ -12,6 +12,7 @@ import odradek as od
 from odradek.cli.json_records import partition_id
 from odradek.cli.options import JSON, clustered, examples
 from odradek.cli.output import echo_failures, echo_json, table
+from odradek.client.group_lag import group_lag
 from odradek.core.admin import GroupDescription, MemberDescription, PartitionLag
 from odradek.types import TopicPartition
 
@@ -26,10 +27,12 @@ class GroupLag(NamedTuple):
     Args:
         rows: Its partitions.
         described: The group; None: the cluster does not describe groups.
+        leaderless: Partitions of its topics that are not in `rows`, as no broker leads them now.
     """
 
     rows: Mapping[TopicPartition, PartitionLag]
     described: GroupDescription | None
+    leaderless: Sequence[TopicPartition] = ()
 
     @property
     def total(self) -> int:
@@ -76,7 +79,7 @@ def lag(url: str, group: str | None, watch: bool, fail_over: int | None, as_line
     Brokers of 0.9 and 0.10.0 list no group without members: name it.
 
     It names the member that has each partition, its client and host, and the state of the group. What --json prints of
-    GROUP can be restored by `odradek seek --to-file`.
+    GROUP can be restored by `odradek seek --to-file`. Exits with 1 if a partition has no leader: its lag is not known.
     """
     return od.run(_lag, url, group, watch, fail_over, as_lines)
 
@@ -85,11 +88,11 @@ async def _lag(url: str, group: str | None, watch: bool, limit: int | None, as_l
     async with od.connect(url) as k:
         while True:
             lags, failed = ({group: await _group_lag(k, group)}, {}) if group is not None else await _all_lags(k)
-            if group is not None and not lags[group].rows:
+            if group is not None and not (lags[group].rows or lags[group].leaderless):
                 raise click.ClickException(f"{group}: this group has no committed positions")
             _print(lags, group is None, as_lines, clear=watch)
             _warn(lags)
-            code = echo_failures(failed)
+            code = echo_failures(failed) or int(any(each.leaderless for each in lags.values()))
             if limit is not None and any(each.total > limit for each in lags.values()):
                 return 1
             if not watch:
@@ -110,12 +113,15 @@ async def _all_lags(k: od.Cluster) -> tuple[Lags, Mapping[str, od.OdradekError]]
 
 
 async def _group_lag(k: od.Cluster, group: str) -> GroupLag:
-    rows = await k.admin.lag(group)
+    positions = await k.admin.group_positions(group)
+    rows = await group_lag(k.driver, group, positions)
+    topics = sorted({partition.topic for partition in positions})
+    leaderless = [p for topic in topics for p in await k.partitions(topic) if p not in rows]
     try:
         described = (await k.admin.describe_groups(group)).done.get(group)
     except od.Unsupported:
         described = None
-    return GroupLag(rows, described)
+    return GroupLag(rows, described, leaderless)
 
 
 def _warn(lags: Lags) -> None:
@@ -123,6 +129,9 @@ def _warn(lags: Lags) -> None:
         for partition, row in each.rows.items():
             if row.committed is not None and row.committed > row.end:
                 click.echo(f"{group}: {partition}: {row.committed} is beyond the end, {row.end}", err=True)
+        if each.leaderless:
+            names = ", ".join(map(str, each.leaderless))
+            click.echo(f"{group}: no broker leads {names} now: the lag there is not known", err=True)
 
 
 def _print(lags: Lags, totals_only: bool, as_lines: bool, *, clear: bool) -> None:
