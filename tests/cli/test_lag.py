@@ -123,3 +123,12 @@ def test_a_lag_that_is_not_known_is_not_left_out(
     leaderless.start_broker(1)
     leaderless.start_broker(2)
     assert run(command) == 0
+
+
+@pytest.mark.parametrize("apply", [[], ["--apply"]])
+def test_positions_that_cannot_be_shifted_are_not_left_out(
+    leaderless: MemoryCluster, apply: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = leaderless.committed("g")
+    assert run(["seek", "g", "--shift", "-1", *apply]) == 1
+    assert capfd.readouterr() == ("", "Error: no broker leads t/0 now\n") and leaderless.committed("g") == before

@@ -219,7 +219,9 @@ async def _shifted(k: od.Cluster, group: str, topics: Collection[str], distance:
         raise click.UsageError("--shift counts messages, and positions of Kafka 0.7 are bytes: use --to")
     committed = await _committed(k, group, topics)
     known = await _extents_of_topics(k, committed)
-    shifted = {p: max(at + distance, known[p].earliest) for p, at in committed.items() if p in known}
+    if missing := [str(partition) for partition in sorted(committed) if partition not in known]:
+        raise click.ClickException(f"no broker leads {', '.join(missing)} now")
+    shifted = {p: max(at + distance, known[p].earliest) for p, at in committed.items()}
     return {p: Position(min(at, known[p].latest)) for p, at in shifted.items()}
 
 
