@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from odradek.core.kafka.share_session import (
 )
 from odradek.errors import RemoteProtocolError
 from odradek.types import TopicPartition
+from odradek.wire.compression import CompressionType
 from odradek.wire.kafka.messages.share_groups import (
     AcquiredRecords,
     ShareAcknowledgePartitionData,
@@ -30,6 +32,7 @@ from odradek.wire.kafka.messages.share_groups import (
     ShareFetchResponse,
     ShareLeaderIdAndEpoch,
 )
+from odradek.wire.kafka.records.encode import encode_batch
 
 S = ShareSessionState
 ID = b"t" * 16
@@ -106,6 +109,46 @@ def test_acquired_records_are_returned_once() -> None:
     (acquired,) = answer.acquired
     assert acquired.partition == P1 and list(acquired.rows.columns.positions) == [5, 6, 7]
     assert acquired.rows.delivery_counts == [2, 2, 2] and session.acquired == 3
+
+
+def compressed(first: int, count: int, deliveries: int = 1) -> ShareFetchPartitionData:
+    """Return batches of one record each, two of which may be decompressed at once."""
+    batches = [
+        encode_batch([bytes(3000)], base_offset=offset, compression=CompressionType.LZ4)
+        for offset in range(first, first + count)
+    ]
+    return data(0, first, count, deliveries).__replace__(records=b"".join(batches))
+
+
+def damaged(first: int, count: int, deliveries: int = 1) -> ShareFetchPartitionData:
+    part = data(0, first, count, deliveries)
+    return part.__replace__(records=bytes(part.records or b"")[:-1] + b"!")
+
+
+@pytest.mark.parametrize(("part", "fits"), [(compressed, 2), (damaged, 1)])
+def test_no_more_is_acquired_than_can_be_decoded_because_a_release_counts_as_a_delivery(
+    part: Callable[..., ShareFetchPartitionData], fits: int
+) -> None:
+    session = ShareSession("g", "m", ShareLimits(), DecoderOptions(max_decompressed_bytes=5000))
+    session.wanted = {P0: ID}
+    fetch(session)
+    session.fetched(response(part(0, 5)))
+    limits = []
+    # What was released comes again: until then the limit stays. Then it is doubled up to that of the user.
+    for answer in (data(0, 2, fits, 2), None, *(data(0, 10 * n) for n in range(1, 10))):
+        request = fetch(session)
+        limits.append((request.max_records, request.share_acquire_mode))
+        session.fetched(response(*([] if answer is None else [answer])))
+    assert limits[:5] == [(fits, 1), (fits, 1), (fits, 1), (2 * fits, 1), (4 * fits, 1)]
+    last = fetch(session)
+    assert (last.max_records, last.batch_size, last.share_acquire_mode) == (500, 500, 0)
+
+
+def test_a_broker_that_cannot_limit_records_exactly_acquires_few_at_a_time_again() -> None:
+    assert fetch(new_session(has_renewal=False)).batch_size == 50
+    few = ShareSession("g", "m", ShareLimits(max_records=7), DecoderOptions(), has_renewal=False)
+    few.wanted = {P0: ID}
+    assert fetch(few).batch_size == 7
 
 
 def test_acknowledgements_go_with_the_next_fetch() -> None:

@@ -7,7 +7,7 @@ session in its place releases nothing: after an error it is closed first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
@@ -49,6 +49,9 @@ __all__ = [
 MAX_EPOCH = (1 << 31) - 1
 BATCH_OPTIMIZED, RECORD_LIMIT = 0, 1
 """Values of `share_acquire_mode`: whole batches, or no record more than `max_records` (KIP-1206, Kafka 4.2)."""
+
+BATCH_SIZE = 50
+"""Records that brokers of 4.1, which have no `RECORD_LIMIT`, acquire together again after they were released."""
 
 DEFAULT_LOCK_S = 30.0
 """The duration of locks unless a response says otherwise (group.share.record.lock.duration.ms)."""
@@ -218,6 +221,7 @@ class ShareSession:
         self._failed: set[Key] = set()  # those of them that had an error in the last response
         self._acquired: dict[Key, AcquiredPartition] = {}
         self._acquisitions = 0  # responses that may have brought some
+        self._max_records = limits.max_records  # of the next ShareFetch
         self._names: dict[bytes, str] = {}
         self._sent_at, self.lock_s = 0.0, DEFAULT_LOCK_S
         self._closes = False  # the next request is the last one
@@ -305,6 +309,7 @@ class ShareSession:
 
     def _fetch_request(self, wanted: set[Key], waiting: set[Key]) -> ShareFetchRequest:
         batches, limits = self._pop(waiting), self._limits
+        exact = limits.exact or self._max_records < limits.max_records
         named = wanted - (self._at_broker - self._failed) | waiting
         forgotten = self._at_broker - wanted
         self._at_broker, self._failed = wanted, set()
@@ -317,9 +322,9 @@ class ShareSession:
             max_wait_ms=round(limits.max_wait_s * 1000),
             min_bytes=1,
             max_bytes=limits.max_bytes,
-            max_records=limits.max_records,
-            batch_size=limits.max_records,
-            share_acquire_mode=RECORD_LIMIT if limits.exact and self.has_renewal else BATCH_OPTIMIZED,
+            max_records=self._max_records,
+            batch_size=limits.max_records if self.has_renewal else min(BATCH_SIZE, limits.max_records),
+            share_acquire_mode=RECORD_LIMIT if exact and self.has_renewal else BATCH_OPTIMIZED,
             topics=tuple(
                 ShareFetchTopic(
                     topic_id=topic_id,
@@ -357,6 +362,7 @@ class ShareSession:
                         self._unknown_errors_of[key] = before.get(key, 0) + 1
                     self._take(key, data, answer)
         self._complete(answer)
+        self._limit_next([acquired.rows for acquired in answer.acquired])
         return answer
 
     def acknowledged(self, response: ShareAcknowledgeResponse) -> ShareAnswer:
@@ -447,6 +453,15 @@ class ShareSession:
         records = self._acquired.setdefault(key, AcquiredPartition())
         records.acquire(data.acquired_records, rows, self._sent_at + self.lock_s, self._acquisitions)
         answer.acquired.append(Acquisition(partition, key, rows, self._acquisitions))
+
+    def _limit_next(self, acquired: Sequence[AcquiredRows]) -> None:
+        """Acquire no more records than could be decoded until those that were released because of that have come again:
+        the broker has counted that as a delivery of each, and after some deliveries it gives a record up."""
+        cut = [len(rows.columns) if rows.error is None else 1 for rows in acquired if not rows.is_whole]
+        if cut:
+            self._max_records = max(1, min(cut))
+        elif acquired and all(count == 1 for rows in acquired for count in rows.delivery_counts):
+            self._max_records = min(2 * self._max_records, self._limits.max_records)
 
     def _complete(self, answer: ShareAnswer) -> None:
         """Fail acknowledgements that the response says nothing about."""
