@@ -173,6 +173,15 @@ def test_the_second_protocol_adds_by_sending_and_gets_its_next_epoch_with_the_en
     assert driver.txn.identity == ProducerIdentity(4000, 1) and driver.state() is S.READY
 
 
+def test_a_transaction_of_the_second_protocol_with_offsets_alone_is_ended() -> None:
+    driver = Driver().opened(v2=True)
+    driver.txn.add_offsets({A: Offset(9)}, GROUP)
+    driver.expect(FindCoordinatorRequest, FindCoordinatorResponse(node_id=8))
+    driver.expect(TxnOffsetCommitRequest, offsets((0, 0)))
+    driver.txn.commit()
+    assert driver.expect(EndTxnRequest, EndTxnResponse(producer_id=4000, producer_epoch=1)).committed
+
+
 def test_a_coordinator_that_moved_is_searched_and_asked_again() -> None:
     driver = Driver().added()
     driver.txn.commit()
@@ -240,6 +249,47 @@ def test_an_addition_without_an_answer_whose_topic_is_gone_is_decided_by_the_end
     driver.txn.abort()
     driver.expect(EndTxnRequest, EndTxnResponse(error_code=48))
     assert driver.state() is S.FATAL, "the coordinator had this one"
+
+
+def aborting_in_doubt() -> Driver:
+    """A transaction that is aborted after the answer to its only addition was lost."""
+    driver = Driver().opened()
+    driver.txn.add_partition(A)
+    driver.out()
+    driver.txn.connection_lost(0.0)
+    driver.txn.abort()
+    driver.now = 1
+    driver.expect(FindCoordinatorRequest, FindCoordinatorResponse(node_id=7))
+    return driver
+
+
+def test_the_end_that_decides_about_an_addition_is_repeated_after_passing_errors() -> None:
+    driver = aborting_in_doubt()
+    driver.expect(AddPartitionsToTxnRequest, partitions((0, 3)))
+    driver.expect(EndTxnRequest, EndTxnResponse(error_code=51))
+    driver.now = 2
+    driver.expect(EndTxnRequest, EndTxnResponse(error_code=48))
+    assert driver.state() is S.READY
+
+
+def test_an_addition_in_doubt_that_is_refused_for_good_is_not_repeated() -> None:
+    driver = aborting_in_doubt()
+    driver.expect(AddPartitionsToTxnRequest, partitions((0, 49)))
+    request = driver.expect(InitProducerIdRequest, InitProducerIdResponse(producer_id=4001, producer_epoch=0))
+    assert request.producer_id == 4000 and driver.state() is S.READY
+
+
+def test_an_addition_stays_in_doubt_when_the_next_one_is_refused() -> None:
+    driver = Driver().opened()
+    driver.txn.add_partition(A)
+    lost = driver.out().request
+    driver.txn.connection_lost(0.0)
+    driver.now = 1
+    driver.expect(FindCoordinatorRequest, FindCoordinatorResponse(node_id=7))
+    driver.expect(AddPartitionsToTxnRequest, partitions((0, 29)))
+    driver.txn.abort()
+    assert driver.expect(AddPartitionsToTxnRequest, partitions((0, 0))) == lost
+    assert not driver.expect(EndTxnRequest, EndTxnResponse()).committed
 
 
 @pytest.mark.parametrize("code", [3, 14, 51])
@@ -325,6 +375,13 @@ def test_a_failed_batch_aborts_and_asks_for_a_new_epoch() -> None:
     request = driver.expect(InitProducerIdRequest, InitProducerIdResponse(producer_id=4000, producer_epoch=1))
     assert (request.producer_id, request.producer_epoch) == (4000, 0)
     assert driver.state() is S.READY and driver.txn.identity == ProducerIdentity(4000, 1)
+
+
+def test_nothing_is_sent_to_a_partition_of_a_transaction_that_failed() -> None:
+    driver = Driver().added()
+    assert driver.txn.may_send(A)
+    driver.txn.batch_failed(BrokerError(29, "TOPIC_AUTHORIZATION_FAILED"))
+    assert not driver.txn.may_send(A)
 
 
 def test_an_empty_transaction_that_failed_still_asks_for_the_epoch() -> None:
