@@ -182,6 +182,8 @@ BAD: list[tuple[dict[str, Any], type[Exception]]] = [
     ({"url": "ftp://x"}, ConfigError), ({"url": "registry:8081"}, ConfigError), ({"url": []}, ConfigError),
     ({"url": [7]}, TypeError), ({"url": "http://x", "timeout": 0}, ConfigError),
     ({"url": "http://x", "security": "tls"}, TypeError), ({"url": "http://x", "username": 7}, TypeError),
+    ({"url": "http://x:y"}, ConfigError), ({"url": "http://x:99999"}, ConfigError),
+    ({"url": "http://[::1"}, ConfigError),
 ]  # fmt: skip
 
 

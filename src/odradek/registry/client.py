@@ -289,7 +289,12 @@ class SchemaRegistry:
 def _base(url: object) -> str:
     """Return a URL without the last slash. Raises TypeError, ConfigError."""
     text: str = _URL("url", url)
-    if urlsplit(text).scheme not in ("http", "https") or not urlsplit(text).hostname:
+    try:
+        parts = urlsplit(text)
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # such as of a port that is no number
+        is_valid = False
+    if not is_valid:
         raise ConfigError("url: must be one like https://registry:8081")  # which may have a password: it is not shown
     return text.rstrip("/")
 
