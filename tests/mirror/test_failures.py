@@ -547,6 +547,53 @@ async def test_refused_and_nothing_is_written(topics: dict[str, Any], target_top
     assert not target.requests("produce")
 
 
+async def test_no_topic_is_made_if_the_target_would_not_make_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_the_configuration_of(monkeypatch, "u")
+    source, target, config = filled({"t": 1, "u": 1}), MemoryCluster(), config_of("t", "u")
+    error = await error_of(source, target, config)
+    assert isinstance(error, MirrorRefused)
+    assert str(error) == (
+        "topic 'u': cleanup.policy='none': INVALID_CONFIG (code 40): make topic 'u' yourself, with 1 partitions, or "
+        "leave it out"
+    )
+    assert target._state.table.topics == {config.topic}
+    async with opened(source, target) as clusters:
+        with pytest.raises(MirrorRefused, match="topic 'u': cleanup"):
+            await plan_open(config, clusters)
+    target.create_topic("u")
+    await run_mirror(source, target, config)
+    assert same(source, target, "t") and same(source, target, "u")
+
+
+async def test_a_new_topic_that_the_target_would_not_make_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refuse_the_configuration_of(monkeypatch, "u")
+    source, target, config = filled({"t": 1}), MemoryCluster(), config_of(topics={"pattern": "."})
+    async with opened(source, target) as clusters, anyio.create_task_group() as group:
+        group.start_soon(lambda: run_open(config, clusters, follow=True))
+        await until(lambda: "t" in target._state.table.topics and same(source, target, "t"))
+        source.create_topic("u")
+        source.append("u", rows(3))
+        await until(lambda: "a new topic is not copied: topic 'u': cleanup.policy='none'" in caplog.text)
+        source.create_topic("v")
+        source.append("v", rows(3))
+        await until(lambda: "v" in target._state.table.topics and same(source, target, "v"))
+        target.create_topic("u")
+        await until(lambda: same(source, target, "u"))
+        group.cancel_scope.cancel()
+    assert caplog.text.count("a new topic is not copied") == 1
+
+
+def refuse_the_configuration_of(monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
+    """Configure a topic of the source as no target takes it."""
+
+    async def topic_configs(self: ClusterSource, topic: str) -> dict[str, str]:
+        return {"cleanup.policy": "none"} if topic == refused else {}
+
+    monkeypatch.setattr(ClusterSource, "topic_configs", topic_configs)
+
+
 async def test_a_cluster_is_not_mirrored_to_itself() -> None:
     cluster = filled({"t": 1})
     error = await error_of(cluster, cluster, config_of("t", topics={"rename": {"t": "u"}}))

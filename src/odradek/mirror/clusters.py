@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from odradek.client.cluster import Cluster
 from odradek.client.consumer.positions import resolve_positions
 from odradek.core.backoff import Backoff
-from odradek.errors import BrokerError, NotWritten, OffsetOutOfRange, Unsupported
+from odradek.errors import BrokerError, NotWritten, OdradekError, OffsetOutOfRange, Unsupported
 from odradek.io.gather import gather
 from odradek.io.retry import retry
 from odradek.mirror.config import TOPICS, MirrorConfig
@@ -30,6 +30,7 @@ __all__ = [
     "open_clusters",
     "read_progress",
     "read_state",
+    "refused_topics",
     "survey",
 ]
 
@@ -247,7 +248,7 @@ async def _create(
     except Unsupported as error:
         raise _too_old(error) from error
     for failed in made.failed.values():
-        if not isinstance(failed, BrokerError) or failed.name != "TOPIC_ALREADY_EXISTS":
+        if not _exists(failed):
             raise failed
 
     late = NotWritten((), f"topic {topic!r} has partitions without a leader")
@@ -259,6 +260,10 @@ async def _create(
         return described.topic_id
 
     return await retry(describe, Backoff(), limit_s=CREATED_WITHIN, late=late)
+
+
+def _exists(error: OdradekError) -> bool:
+    return isinstance(error, BrokerError) and error.name == "TOPIC_ALREADY_EXISTS"
 
 
 async def check_creation(config: MirrorConfig, cluster: Cluster) -> None:
@@ -276,6 +281,33 @@ def _too_old(error: Unsupported) -> MirrorRefused:
     if error.needs.startswith("Kafka 2.4"):  # to choose a number of replicas
         why = "target.replicas: give it a number, which brokers before 2.4 need"
     return MirrorRefused(f"{why}: {error}")
+
+
+async def refused_topics(config: MirrorConfig, clusters: Clusters, planned: Iterable[PlannedTopic]) -> dict[str, str]:
+    """Return which topics the target would not make, by name on the source, and why; makes none. Brokers before 0.10.2
+    cannot say it: none."""
+    new = [topic for topic in planned if topic.create is not None]
+
+    async def refusal(topic: PlannedTopic) -> str | None:
+        name = topic.copied.target
+        try:
+            made = await clusters.target.admin.create_topics(
+                {name: topic.create or 0},
+                replicas=config.target.replicas,
+                config=await _topic_configs(config, clusters, topic.copied.source),
+                validate_only=True,
+            )
+        except Unsupported:
+            return None
+        for error in made.failed.values():
+            if error.retriable:
+                raise error
+            if not _exists(error):
+                return f"{error}: make topic {name!r} yourself, with {topic.create} partitions, or leave it out"
+        return None
+
+    refusals = zip(new, await gather(refusal, new), strict=True)
+    return {topic.copied.source: why for topic, why in refusals if why is not None}
 
 
 async def create_topics(
@@ -297,10 +329,16 @@ async def create_topics(
 
 
 async def _topic_configs(config: MirrorConfig, clusters: Clusters, topic: str) -> dict[str, str]:
-    """Return what was configured for a topic of the source, and what the target knows of that."""
+    """Return what was configured for a topic of the source, and what the target knows of that: nothing while it has no
+    topic that it can describe."""
     try:
         own = await clusters.source.topic_configs(topic)
-        known = (await clusters.target.admin.describe_topic_configs(config.topic)).check()[config.topic]
+        existing = await clusters.target.topics()
+        if not existing:
+            return {}
+        any_topic = config.topic if config.topic in existing else min(existing)
+        described = await clusters.target.admin.describe_topic_configs(any_topic)
+        known = described.check()[any_topic] if any_topic == config.topic else described.done.get(any_topic, {})
     except Unsupported:  # before 0.11
         return {}
     return {name: value for name, value in own.items() if name in known and not name.startswith(_NOT_COPIED)}

@@ -28,6 +28,7 @@ from odradek.mirror.clusters import (
     has_members,
     open_clusters,
     read_state,
+    refused_topics,
     survey,
 )
 from odradek.mirror.config import MirrorConfig
@@ -119,6 +120,7 @@ async def plan_open(config: MirrorConfig, clusters: Clusters, *, waits: bool = T
     state, tasks = await read_state(config, clusters.target, whole=False, waits=waits)
     check(config, state, topics)
     planned = _planned(config, clusters, state, topics, tasks)
+    await _check_new(config, clusters, planned)
     if config.topics.origin_headers and not planned.exactly_once:
         raise MirrorRefused("topics.origin_headers: the target has no headers, which Kafka 0.11 brought")
     return planned
@@ -339,10 +341,10 @@ class Tasks:
         """Look at both clusters, and copy what is new."""
         config, clusters = self._config, self._settings.clusters
         topics = await survey(config, clusters)
-        state, _ = await read_state(config, clusters.target, whole=False)
+        state, tasks = await read_state(config, clusters.target, whole=False)
         if state.identity is None:
             raise MirrorRefused(lost_text(config.topic))
-        taken, refused = check_running(config, state, topics)
+        taken, refused = await _check_running(config, clusters, state, topics, tasks)
         for text in refused:
             if text not in self._refused:
                 log.warning("mirror %s: a new topic is not copied: %s", config.name, text)
@@ -369,6 +371,22 @@ def _planned(
     return MirrorPlan(decided, _has_transactions(config, clusters.target), tasks)
 
 
+async def _check_new(config: MirrorConfig, clusters: Clusters, planned: MirrorPlan) -> None:
+    """Raise MirrorRefused if the target would not make a topic."""
+    if refused := await refused_topics(config, clusters, planned.topics):
+        raise MirrorRefused(*refused.values())
+
+
+async def _check_running(
+    config: MirrorConfig, clusters: Clusters, state: StoredState, topics: ClusterTopics, tasks: int
+) -> tuple[ClusterTopics, Sequence[str]]:
+    """Do what `planning.check_running` does, and leave out new topics that the target would not make, too."""
+    taken, refused = check_running(config, state, topics)
+    not_made = await refused_topics(config, clusters, _planned(config, clusters, state, taken, tasks).topics)
+    source = {name: partitions for name, partitions in taken.source.items() if name not in not_made}
+    return replace(taken, source=source), [*refused, *not_made.values()]
+
+
 def _has_transactions(config: MirrorConfig, target: Cluster) -> bool:
     try:
         target.driver.producer_transactions(config.transactional_id(), 60.0)
@@ -393,10 +411,11 @@ async def _prepare(
         topics = await survey(config, clusters)
         state, tasks = await read_state(config, clusters.target, whole=False)
         if running:
-            topics, _ = check_running(config, state, topics)
+            topics, _ = await _check_running(config, clusters, state, topics, tasks)
         else:
             check(config, state, topics)
         planned = _planned(config, clusters, state, topics, tasks)
+        await _check_new(config, clusters, planned)
         ids = await create_topics(config, clusters, planned.topics)
         copied = [
             replace(topic.copied, target_id=ids.get(topic.copied.target, topic.copied.target_id))
