@@ -252,6 +252,24 @@ def test_leaving_while_the_coordinator_moves_looks_for_it_once(answers: bool) ->
     assert driver.member.state is S.LEFT
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+def test_leaving_is_told_to_the_new_coordinator_when_the_old_one_has_moved(leaves: bool) -> None:
+    driver = Driver()
+    driver.join(0)
+    driver.now = 5
+    if leaves:
+        driver.member.leave()
+    assert driver.sent().member_epoch == (-1 if leaves else 1)
+    if not leaves:
+        driver.member.leave()
+    driver.answer(beat(error_code=16))
+    driver.now = 6
+    driver.find()
+    assert driver.sent().member_epoch == -1
+    driver.answer(beat(-1))
+    assert driver.member.state is S.LEFT
+
+
 @pytest.mark.parametrize("step", ["find", "join", "leave", "refused"])
 def test_a_member_that_cannot_reach_its_coordinator_any_more_has_left(step: str) -> None:
     driver = Driver()

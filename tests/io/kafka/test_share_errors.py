@@ -53,7 +53,8 @@ LEADER = (
     E.UNKNOWN_TOPIC_OR_PARTITION,
     E.INCONSISTENT_TOPIC_ID,
 )
-COORDINATOR = (E.COORDINATOR_NOT_AVAILABLE, E.NOT_COORDINATOR, E.COORDINATOR_LOAD_IN_PROGRESS)
+MOVED, LOADING = (E.COORDINATOR_NOT_AVAILABLE, E.NOT_COORDINATOR), E.COORDINATOR_LOAD_IN_PROGRESS
+COORDINATOR = (*MOVED, LOADING)
 MEMBER = (E.UNKNOWN_MEMBER_ID, E.FENCED_MEMBER_EPOCH)
 RIGHTS = (E.GROUP_AUTHORIZATION_FAILED, E.TOPIC_AUTHORIZATION_FAILED)
 UNKNOWN = (E.UNKNOWN_SERVER_ERROR, E.REQUEST_TIMED_OUT)
@@ -163,7 +164,8 @@ TABLE: list[tuple[str, str, type, Callable[[int], bool], tuple[ErrorCode, ...], 
     ("joined", "refuse", ShareGroupHeartbeatRequest, later, (*COORDINATOR, *MEMBER, *UNKNOWN), "passes"),
     ("joined", "refuse", ShareGroupHeartbeatRequest, later, (E.GROUP_ID_NOT_FOUND,), "passes"),
     ("joined", "refuse", ShareGroupHeartbeatRequest, later, (*RIGHTS, *FATAL), "ends it"),
-    ("leaving", "refuse", ShareGroupHeartbeatRequest, last, (*COORDINATOR, *MEMBER, *UNKNOWN, *RIGHTS, *FATAL), "late"),
+    ("leaving", "refuse", ShareGroupHeartbeatRequest, last, MOVED, "passes"),
+    ("leaving", "refuse", ShareGroupHeartbeatRequest, last, (LOADING, *MEMBER, *UNKNOWN, *RIGHTS, *FATAL), "late"),
     ("first fetch", "refuse", ShareFetchRequest, first, (*UNKNOWN, *LEADER, *COORDINATOR), "passes"),
     ("first fetch", "refuse", ShareFetchRequest, first, (*SESSION, E.SHARE_SESSION_LIMIT_REACHED), "passes"),
     ("first fetch", "refuse", ShareFetchRequest, first, (*RIGHTS, *FATAL), "ends it"),

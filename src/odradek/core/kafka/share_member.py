@@ -166,11 +166,10 @@ class ShareMember(BaseMember[ShareMemberState, ShareMemberEvent]):
         self, sent: Request[Any], response: ShareGroupHeartbeatResponse, now: float, backoff_s: float
     ) -> None:
         if self.state is _S.LEAVING:
-            # A heartbeat that joined may still be answered: the member has something to leave only then.
-            if _tried_to_leave(sent) or response.error_code:
+            if response.error_code in _MOVED:
+                self._find_coordinator(now, backoff_s)  # the new one has the member
+            elif _tried_to_leave(sent):
                 self._go(_E.LEFT)
-            else:
-                self.epoch = response.member_epoch
         elif response.error_code:
             self._react(ErrorCode(response.error_code), now, backoff_s, response.error_message)
         else:
