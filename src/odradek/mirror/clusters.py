@@ -287,6 +287,7 @@ async def refused_topics(config: MirrorConfig, clusters: Clusters, planned: Iter
     """Return which topics the target would not make, by name on the source, and why; makes none. Brokers before 0.10.2
     cannot say it: none."""
     new = [topic for topic in planned if topic.create is not None]
+    known = await _known_configs(config, clusters.target) if new else ()
 
     async def refusal(topic: PlannedTopic) -> str | None:
         name = topic.copied.target
@@ -294,7 +295,7 @@ async def refused_topics(config: MirrorConfig, clusters: Clusters, planned: Iter
             made = await clusters.target.admin.create_topics(
                 {name: topic.create or 0},
                 replicas=config.target.replicas,
-                config=await _topic_configs(config, clusters, topic.copied.source),
+                config=await _topic_configs(clusters, topic.copied.source, known),
                 validate_only=True,
             )
         except Unsupported:
@@ -311,15 +312,16 @@ async def refused_topics(config: MirrorConfig, clusters: Clusters, planned: Iter
 
 
 async def create_topics(
-    config: MirrorConfig, clusters: Clusters, planned: Iterable[PlannedTopic]
+    config: MirrorConfig, clusters: Clusters, planned: Collection[PlannedTopic]
 ) -> dict[str, str | None]:
     """Make the topics that the target does not have, with the configurations of the source that it knows; return their
     ids."""
+    known = await _known_configs(config, clusters.target) if any(topic.create is not None for topic in planned) else ()
     made: dict[str, str | None] = {}
     for topic in planned:
         name = topic.copied.target
         if topic.create is not None:
-            settings = await _topic_configs(config, clusters, topic.copied.source)
+            settings = await _topic_configs(clusters, topic.copied.source, known)
             made[name] = await _create(config, clusters.target, name, topic.create, settings)
             log.info("mirror %s: made topic %s with %d partitions", config.name, name, topic.create)
         elif topic.grow is not None:
@@ -328,17 +330,22 @@ async def create_topics(
     return made
 
 
-async def _topic_configs(config: MirrorConfig, clusters: Clusters, topic: str) -> dict[str, str]:
-    """Return what was configured for a topic of the source, and what the target knows of that: nothing while it has no
-    topic that it can describe."""
+async def _known_configs(config: MirrorConfig, target: Cluster) -> Collection[str]:
+    """Return the names of the configurations that topics of the target have: none while it has no topic that it can
+    describe."""
     try:
-        own = await clusters.source.topic_configs(topic)
-        existing = await clusters.target.topics()
+        existing = await target.topics()
+        if config.topic in existing:
+            return (await target.admin.describe_topic_configs(config.topic)).check()[config.topic].keys()
         if not existing:
-            return {}
-        any_topic = config.topic if config.topic in existing else min(existing)
-        described = await clusters.target.admin.describe_topic_configs(any_topic)
-        known = described.check()[any_topic] if any_topic == config.topic else described.done.get(any_topic, {})
+            return ()
+        described = (await target.admin.describe_topic_configs(any_topic := min(existing))).done
+        return described.get(any_topic, {}).keys()
     except Unsupported:  # before 0.11
-        return {}
+        return ()
+
+
+async def _topic_configs(clusters: Clusters, topic: str, known: Collection[str]) -> dict[str, str]:
+    """Return what was configured for a topic of the source, and what the target knows of that."""
+    own = await clusters.source.topic_configs(topic)
     return {name: value for name, value in own.items() if name in known and not name.startswith(_NOT_COPIED)}

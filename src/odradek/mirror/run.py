@@ -415,7 +415,8 @@ async def _prepare(
         else:
             check(config, state, topics)
         planned = _planned(config, clusters, state, topics, tasks)
-        await _check_new(config, clusters, planned)
+        if not running:
+            await _check_new(config, clusters, planned)
         ids = await create_topics(config, clusters, planned.topics)
         copied = [
             replace(topic.copied, target_id=ids.get(topic.copied.target, topic.copied.target_id))
