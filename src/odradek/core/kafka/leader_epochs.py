@@ -7,6 +7,7 @@ so does one that begins at the end of a log, with the epoch of the leader that n
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from math import inf
 
 from odradek.types import TopicPartition
 
@@ -54,10 +55,8 @@ class LeaderEpochs:
     def to_commit(self, partition: TopicPartition, position: int) -> int:
         """Return the epoch to store with a position: that of the record right before it or, where that was not read,
         the one that was stored with it, or that of the leader whose log ended there; -1 if none is known."""
-        starts = self._committed.get(partition), self._ends.get(partition)
-        came_with = [known[1] for known in starts if known is not None and known[0] == position]
-        known_epochs = (epoch for epoch in (self.before(partition, position), *came_with) if epoch != NO_EPOCH)
-        return next(known_epochs, NO_EPOCH)
+        came_with = (_epoch_at(known.get(partition), position) for known in (self._committed, self._ends))
+        return next((epoch for epoch in (self.before(partition, position), *came_with) if epoch != NO_EPOCH), NO_EPOCH)
 
     def record_committed(self, partition: TopicPartition, position: int, epoch: int) -> None:
         """Remember the epoch that a committed position was read with."""
@@ -73,7 +72,7 @@ class LeaderEpochs:
             position: Where reading begins.
             leader_epoch: The epoch of the leader, as far as it is known.
         """
-        return _comparable(self._committed.get(partition), position, leader_epoch)
+        return _epoch_at(self._committed.get(partition), position, leader_epoch)
 
     def record_end(self, partition: TopicPartition, position: int, epoch: int) -> None:
         """Remember the epoch of the leader whose log ended at a position. Before offset 0 there is nothing to lose."""
@@ -83,7 +82,7 @@ class LeaderEpochs:
     def of_end(self, partition: TopicPartition, position: int, leader_epoch: int) -> int:
         """Return the epoch of the leader whose log ended at a position from which it is read on; -1 if there is none.
         Arguments as in `of_committed`."""
-        return _comparable(self._ends.get(partition), position, leader_epoch)
+        return _epoch_at(self._ends.get(partition), position, leader_epoch)
 
     def forget_topics(self, names: Collection[str]) -> None:
         """Forget what was read of topics that were made again: their epochs begin again, too."""
@@ -98,8 +97,9 @@ class LeaderEpochs:
             self._ends.pop(partition, None)
 
 
-def _comparable(known: tuple[int, int] | None, position: int, leader_epoch: int) -> int:
-    return known[1] if known is not None and known[0] == position and known[1] <= leader_epoch else NO_EPOCH
+def _epoch_at(known: tuple[int, int] | None, position: int, latest: float = inf) -> int:
+    """Return the epoch that is known with a position, if it is that one and no later epoch than `latest`."""
+    return known[1] if known is not None and known[0] == position and known[1] <= latest else NO_EPOCH
 
 
 def _agree(span: tuple[int, int, int], first: int, behind: int, epoch: int) -> bool:

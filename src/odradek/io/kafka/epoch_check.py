@@ -77,9 +77,9 @@ def _apply(part: PartitionExchange, answer: EpochEndOffset) -> bool:
     position, where = decoder.fetch_position, str(decoder.partition)
     if answer.error_code:
         return False
-    if answer.end_offset < 0 and decoder.forget_start_epoch():
-        return False
     if answer.end_offset < 0:
+        if decoder.forget_start_epoch():
+            return False
         context = f"{where} at {position}: the leader knows no epoch as late as {decoder.leader_epoch} (KIP-320)"
         fetch.error = OffsetOutOfRange(ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_OUT_OF_RANGE.name, context)
         return True
