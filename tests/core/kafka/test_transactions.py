@@ -229,28 +229,6 @@ def test_an_addition_with_an_answer_that_leaves_it_open_is_repeated_before_the_t
     assert not driver.expect(EndTxnRequest, EndTxnResponse()).committed
 
 
-@pytest.mark.parametrize("code", [3, 29])
-@pytest.mark.parametrize("ended", [0, 48], ids=["the coordinator has it", "it has none"])
-def test_an_addition_without_an_answer_whose_topic_is_gone_is_decided_by_the_end(code: int, ended: int) -> None:
-    """Repeating it would give the same error for ever."""
-    driver = Driver().opened()
-    driver.txn.add_partition(A)
-    driver.out()
-    driver.txn.connection_lost(0.0)
-    driver.txn.abort()
-    driver.now = 1
-    driver.expect(FindCoordinatorRequest, FindCoordinatorResponse(node_id=7))
-    driver.expect(AddPartitionsToTxnRequest, partitions((0, code)))
-    assert not driver.expect(EndTxnRequest, EndTxnResponse(error_code=ended)).committed
-    assert driver.state() is S.READY and driver.idle()
-    driver.txn.begin(v2=False)
-    driver.txn.add_partition(B)
-    driver.expect(AddPartitionsToTxnRequest, partitions((1, 0)))
-    driver.txn.abort()
-    driver.expect(EndTxnRequest, EndTxnResponse(error_code=48))
-    assert driver.state() is S.FATAL, "the coordinator had this one"
-
-
 def aborting_in_doubt() -> Driver:
     """A transaction that is aborted after the answer to its only addition was lost."""
     driver = Driver().opened()
@@ -261,6 +239,22 @@ def aborting_in_doubt() -> Driver:
     driver.now = 1
     driver.expect(FindCoordinatorRequest, FindCoordinatorResponse(node_id=7))
     return driver
+
+
+@pytest.mark.parametrize("code", [3, 29])
+@pytest.mark.parametrize("ended", [0, 48], ids=["the coordinator has it", "it has none"])
+def test_an_addition_without_an_answer_whose_topic_is_gone_is_decided_by_the_end(code: int, ended: int) -> None:
+    """Repeating it would give the same error for ever."""
+    driver = aborting_in_doubt()
+    driver.expect(AddPartitionsToTxnRequest, partitions((0, code)))
+    assert not driver.expect(EndTxnRequest, EndTxnResponse(error_code=ended)).committed
+    assert driver.state() is S.READY and driver.idle()
+    driver.txn.begin(v2=False)
+    driver.txn.add_partition(B)
+    driver.expect(AddPartitionsToTxnRequest, partitions((1, 0)))
+    driver.txn.abort()
+    driver.expect(EndTxnRequest, EndTxnResponse(error_code=48))
+    assert driver.state() is S.FATAL, "the coordinator had this one"
 
 
 def test_the_end_that_decides_about_an_addition_is_repeated_after_passing_errors() -> None:
