@@ -401,6 +401,22 @@ def test_leaving_while_the_coordinator_moves_looks_for_it_once(answers: bool) ->
     assert driver.state() is S.LEFT
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+def test_leaving_is_told_to_the_new_coordinator_when_the_old_one_has_moved(leaves: bool) -> None:
+    driver = Driver().joined(0)
+    driver.now = 5
+    if leaves:
+        driver.member.leave()
+    assert driver.sent().member_epoch == (-1 if leaves else 1)
+    if not leaves:
+        driver.member.leave()
+    driver.member.receive(beat(error_code=16), 5)
+    driver.now = 6
+    driver.coordinated()
+    assert driver.expect(beat(-1)).member_epoch == -1
+    assert driver.state() is S.LEFT
+
+
 def test_without_a_coordinator_there_is_nothing_to_leave() -> None:
     driver = Driver().joined(0)
     driver.now = 5

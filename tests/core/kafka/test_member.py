@@ -16,6 +16,7 @@ from odradek.core.kafka.assignors import (
 )
 from odradek.core.kafka.group_effects import Assign, Compute, Effect, Fail, GroupCoordinator, Lost, Revoke, Send
 from odradek.core.kafka.member import Member
+from odradek.core.kafka.member_base import MAX_REFUSED_LEAVES
 from odradek.core.kafka.member_states import MAX_UNKNOWN_ERRORS, ClassicMemberState, MemberSettings
 from odradek.core.kafka.subscription import decode_assignment, decode_member, encode_assignment, encode_subscription
 from odradek.core.kafka.transaction_requests import GroupMetadata
@@ -563,6 +564,50 @@ def test_leaving_while_joining_takes_the_id_that_the_answer_gives() -> None:
     driver.member.leave(member_lists=True)
     driver.answer(JoinGroupResponse(member_id="renamed"))
     assert driver.sent(LeaveGroupRequest).members[0].member_id == "renamed"
+
+
+def test_leaving_is_told_to_the_new_coordinator_when_the_old_one_has_moved() -> None:
+    driver = Driver().stable(0)
+    driver.member.leave(member_lists=True)
+    driver.expect(LeaveGroupRequest, LeaveGroupResponse(error_code=16))
+    assert driver.poll() == []
+    driver.now += 1
+    driver.expect(FindCoordinatorRequest, FindCoordinatorResponse(node_id=8))
+    (send,) = driver.poll()
+    assert isinstance(send, Send) and isinstance(send.request, LeaveGroupRequest)
+    assert send.node is not None and send.node.node_id == 8
+    driver.answer(LeaveGroupResponse())
+    assert driver.state() is S.LEFT and driver.poll() == []
+
+
+@pytest.mark.parametrize("answer", ["found", "refused", "lost"])
+def test_a_member_that_leaves_while_its_coordinator_moves_looks_for_it_once(answer: str) -> None:
+    driver = Driver().stable(0)
+    driver.heartbeat(16)
+    driver.member.leave(member_lists=True)
+    driver.now += 1
+    driver.sent(FindCoordinatorRequest)
+    if answer == "found":
+        driver.answer(FindCoordinatorResponse(node_id=8))
+        driver.expect(LeaveGroupRequest, LeaveGroupResponse())
+    elif answer == "refused":
+        driver.answer(FindCoordinatorResponse(error_code=15))
+    else:
+        driver.member.connection_lost(driver.now)
+    assert driver.state() is S.LEFT and driver.poll() == []
+
+
+def test_coordinators_that_always_send_a_leaving_member_on_end_its_attempts() -> None:
+    driver = Driver().stable(0)
+    driver.member.leave(member_lists=True)
+    leaves = 0
+    while driver.state() is S.LEAVING:
+        leaves += 1
+        driver.expect(LeaveGroupRequest, LeaveGroupResponse(error_code=16))
+        if driver.state() is S.LEAVING:
+            driver.now += 1
+            driver.expect(FindCoordinatorRequest, FindCoordinatorResponse(node_id=8))
+    assert leaves == MAX_REFUSED_LEAVES + 1
 
 
 def test_leaving_while_syncing_drops_the_assignment() -> None:

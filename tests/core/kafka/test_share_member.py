@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from odradek.core.kafka.group_effects import Assign, Effect, Fail, Lost, ResolveTopics, Revoke, Send
+from odradek.core.kafka.member_base import MAX_REFUSED_LEAVES
 from odradek.core.kafka.member_states import MAX_UNKNOWN_ERRORS, MemberSettings
 from odradek.core.kafka.share_member import ShareMember, ShareMemberState
 from odradek.errors import BrokerError, LocalProtocolError, Unsupported
@@ -268,6 +269,22 @@ def test_leaving_is_told_to_the_new_coordinator_when_the_old_one_has_moved(leave
     assert driver.sent().member_epoch == -1
     driver.answer(beat(-1))
     assert driver.member.state is S.LEFT
+
+
+def test_coordinators_that_always_send_a_leaving_member_on_end_its_attempts() -> None:
+    driver = Driver()
+    driver.join(0)
+    driver.now = 5
+    driver.member.leave()
+    leaves = 0
+    while driver.member.is_leaving:
+        leaves += 1
+        assert driver.sent().member_epoch == -1
+        driver.answer(beat(error_code=16))
+        if driver.member.is_leaving:
+            driver.now += 1
+            driver.find()
+    assert leaves == MAX_REFUSED_LEAVES + 1
 
 
 @pytest.mark.parametrize("step", ["find", "join", "leave", "refused"])

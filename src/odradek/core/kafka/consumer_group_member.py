@@ -14,7 +14,7 @@ from typing import Any
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.group_effects import Assign, GroupCoordinator, ResolveTopics, Revoke
 from odradek.core.kafka.member_base import BaseMember
-from odradek.core.kafka.member_states import MAX_UNKNOWN_ERRORS, NO_SUCH_GROUP, MemberSettings, loss_reason
+from odradek.core.kafka.member_states import MAX_UNKNOWN_ERRORS, MOVED, NO_SUCH_GROUP, MemberSettings, loss_reason
 from odradek.core.kafka.transaction_requests import GroupMetadata
 from odradek.core.states import Machine
 from odradek.errors import Fenced, LocalProtocolError, Unsupported
@@ -84,7 +84,6 @@ CONSUMER_GROUP_MEMBER: Machine[ConsumerGroupState, ConsumerGroupEvent] = Machine
 )
 
 _FENCING = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
-_MOVED = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
 
 
 class ConsumerGroupMember(BaseMember[ConsumerGroupState, ConsumerGroupEvent]):
@@ -170,7 +169,7 @@ class ConsumerGroupMember(BaseMember[ConsumerGroupState, ConsumerGroupEvent]):
         Returns:
             False: a newer token is no answer to an error that ends the partitions of the member.
         """
-        if self.state in _ACTIVE and code in _MOVED:
+        if self.state in _ACTIVE and code in MOVED:
             self.coordinator = None
         elif token == self.fence and (code in _FENCING or code == ErrorCode.STALE_MEMBER_EPOCH):
             self._heartbeat_at = 0.0
@@ -286,7 +285,9 @@ class ConsumerGroupMember(BaseMember[ConsumerGroupState, ConsumerGroupEvent]):
         self, sent: Request[Any], response: ConsumerGroupHeartbeatResponse, now: float, backoff_s: float
     ) -> None:
         if self.state is _S.LEAVING:
-            if _tried_to_leave(sent):
+            if self._leaves_elsewhere(response.error_code):
+                self._find_coordinator(now, backoff_s)
+            elif _tried_to_leave(sent):
                 self._go(_E.LEFT)
             return
         if response.error_code == ErrorCode.FENCED_MEMBER_EPOCH and self._was_overtaken(sent):
@@ -360,7 +361,7 @@ class ConsumerGroupMember(BaseMember[ConsumerGroupState, ConsumerGroupEvent]):
             self._drop(loss_reason(error))
             self._go(_E.FENCED)
             self._target, self.epoch = None, JOIN_EPOCH
-        elif error in _MOVED:
+        elif error in MOVED:
             self._find_coordinator(now, backoff_s)
         elif self._passes(error):
             # Also until the session of this one's predecessor has timed out, where a static member joins.
@@ -380,8 +381,7 @@ class ConsumerGroupMember(BaseMember[ConsumerGroupState, ConsumerGroupEvent]):
         return error.retriable or (error == ErrorCode.UNRELEASED_INSTANCE_ID and self.state is _S.JOINING)
 
     def _find_coordinator(self, now: float, backoff_s: float) -> None:
-        self.coordinator = None
-        self._in_flight.back_off(now, backoff_s)
+        super()._find_coordinator(now, backoff_s)
         self._heartbeat_at = 0.0
 
 

@@ -160,7 +160,7 @@ class Member(BaseMember[ClassicMemberState, ClassicMemberEvent]):
         self._go(_E.LEAVE)
         self._revoking = None
         self._member_lists, self._leave_reason = member_lists, reason
-        if self.state is _S.LEAVING and (not self.member_id or self.settings.instance_id or self.coordinator is None):
+        if self.state is _S.LEAVING and (not self.member_id or self.settings.instance_id):
             self._go(_E.LEFT)
 
     # ---- responses ----
@@ -177,6 +177,8 @@ class Member(BaseMember[ClassicMemberState, ClassicMemberEvent]):
                 self._receive_sync(response, now, backoff_s)
             case HeartbeatResponse():
                 self._receive_heartbeat(sent, response, now, backoff_s)
+            case LeaveGroupResponse() if self._leaves_elsewhere(response.error_code):
+                self._find_coordinator(now, backoff_s)
             case LeaveGroupResponse():
                 self._go(_E.LEFT)
             case _:
@@ -186,8 +188,8 @@ class Member(BaseMember[ClassicMemberState, ClassicMemberEvent]):
         """Handle the loss of the request in flight. The member keeps its id: it stays in the group if it is back
         within the session timeout."""
         sent = self._in_flight.complete(self)
-        if self.state is _S.LEAVING and isinstance(sent, LeaveGroupRequest):
-            self._go(_E.LEFT)
+        if self.state is _S.LEAVING and isinstance(sent, LeaveGroupRequest | FindCoordinatorRequest):
+            self._go(_E.LEFT)  # the coordinator removes the member when its session times out
         elif self.state in ACTIVE:
             self._react(ErrorCode.NETWORK_EXCEPTION, sent.SPEC.name, now, backoff_s)
 
@@ -202,11 +204,11 @@ class Member(BaseMember[ClassicMemberState, ClassicMemberEvent]):
         return self._heartbeat_at if self.generation != NO_GENERATION else None
 
     def _next_step(self, now: float) -> None:
-        if self.state is _S.LEAVING:
+        if self.coordinator is None:
+            self._send(FindCoordinatorRequest(key=self.settings.group))
+        elif self.state is _S.LEAVING:
             leave = leave_request(self.fence, member_lists=self._member_lists, reason=self._leave_reason)
             self._send(leave, self.coordinator)
-        elif self.coordinator is None:
-            self._send(FindCoordinatorRequest(key=self.settings.group))
         elif self.state is _S.STABLE and self._rejoin:
             self._prepare_rejoin()
             self._next_step(now)
@@ -253,6 +255,9 @@ class Member(BaseMember[ClassicMemberState, ClassicMemberEvent]):
     # ---- inside: responses ----
 
     def _receive_coordinator(self, response: FindCoordinatorResponse, now: float, backoff_s: float) -> None:
+        if response.error_code and self.state is _S.LEAVING:
+            self._go(_E.LEFT)
+            return
         if response.error_code:
             self._react(ErrorCode(response.error_code), "FindCoordinator", now, backoff_s)
             return
@@ -342,8 +347,7 @@ class Member(BaseMember[ClassicMemberState, ClassicMemberEvent]):
             case MemberReaction.RETRY:
                 self._in_flight.back_off(now, backoff_s)
             case MemberReaction.FIND_COORDINATOR:
-                self.coordinator = None
-                self._in_flight.back_off(now, backoff_s)
+                self._find_coordinator(now, backoff_s)
             case MemberReaction.REJOIN:
                 self._rejoin = True
                 self._in_flight.back_off(now, backoff_s if api == "JoinGroup" else 0.0)

@@ -11,13 +11,17 @@ from typing import Any, Generic, TypeVar
 
 from odradek.core.kafka.group_effects import Effect, Fail, GroupCoordinator, Lost, Revoke, Send
 from odradek.core.kafka.in_flight import InFlight
-from odradek.core.kafka.member_states import MemberSettings
+from odradek.core.kafka.member_states import MOVED, MemberSettings
 from odradek.core.states import Machine
 from odradek.errors import OdradekError
 from odradek.types import TopicPartition
 from odradek.wire.kafka.schema import Request, Response
 
 __all__ = ["BaseMember"]
+
+MAX_REFUSED_LEAVES = 5
+"""Responses in a row that send a leaving member to another coordinator, after which it counts as having left: the
+coordinator removes it when its session times out."""
 
 S = TypeVar("S", bound=Enum)
 E = TypeVar("E", bound=Enum)
@@ -45,6 +49,7 @@ class BaseMember(ABC, Generic[S, E]):
         self._in_flight = InFlight[Request[Any]]()
         self._heartbeat_at = 0.0
         self._unknown_errors = 0  # in a row
+        self._refused_leaves = 0
 
     @property
     def has_ended(self) -> bool:
@@ -113,6 +118,16 @@ class BaseMember(ABC, Generic[S, E]):
     def _revoke(self, partitions: frozenset[TopicPartition]) -> None:
         self._revoking = Revoke(partitions)
         self._effects.append(self._revoking)
+
+    def _leaves_elsewhere(self, error: int) -> bool:
+        """Return True if the response to a leaving member says that its group has moved: the new coordinator has the
+        member, and is to be told."""
+        self._refused_leaves += 1
+        return error in MOVED and self._refused_leaves <= MAX_REFUSED_LEAVES
+
+    def _find_coordinator(self, now: float, backoff_s: float) -> None:
+        self.coordinator = None
+        self._in_flight.back_off(now, backoff_s)
 
     def _drop(self, reason: str) -> None:
         self._revoking = None

@@ -106,6 +106,9 @@ _REACTIONS: Mapping[int, MemberReaction] = {
     ErrorCode.UNKNOWN_SERVER_ERROR: MemberReaction.RETRY,
 }
 
+MOVED = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
+"""Errors of a coordinator that has handed over its groups, or is about to get them."""
+
 MAX_UNKNOWN_ERRORS = 10
 """Responses with UNKNOWN_SERVER_ERROR in a row after which a member stops: brokers send it for what passes, such as a
 coordinator that is being unloaded, and for defects."""

@@ -13,7 +13,7 @@ from typing import Any
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.group_effects import Assign, GroupCoordinator, ResolveTopics, Revoke
 from odradek.core.kafka.member_base import BaseMember
-from odradek.core.kafka.member_states import MAX_UNKNOWN_ERRORS, MemberSettings
+from odradek.core.kafka.member_states import MAX_UNKNOWN_ERRORS, MOVED, MemberSettings
 from odradek.core.states import Machine
 from odradek.errors import LocalProtocolError, Unsupported
 from odradek.types import TopicPartition
@@ -66,7 +66,6 @@ SHARE_GROUP_MEMBER: Machine[ShareMemberState, ShareMemberEvent] = Machine(
 )
 
 _FENCING = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
-_MOVED = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
 
 
 class ShareMember(BaseMember[ShareMemberState, ShareMemberEvent]):
@@ -166,8 +165,8 @@ class ShareMember(BaseMember[ShareMemberState, ShareMemberEvent]):
         self, sent: Request[Any], response: ShareGroupHeartbeatResponse, now: float, backoff_s: float
     ) -> None:
         if self.state is _S.LEAVING:
-            if response.error_code in _MOVED:
-                self._find_coordinator(now, backoff_s)  # the new one has the member
+            if self._leaves_elsewhere(response.error_code):
+                self._find_coordinator(now, backoff_s)
             elif _tried_to_leave(sent):
                 self._go(_E.LEFT)
         elif response.error_code:
@@ -211,7 +210,7 @@ class ShareMember(BaseMember[ShareMemberState, ShareMemberEvent]):
                 self._in_flight.back_off(now, backoff_s)
             self._go(_E.FENCED)
             self.epoch, self._target = JOIN_EPOCH, ()
-        elif error in _MOVED:
+        elif error in MOVED:
             self._find_coordinator(now, backoff_s)
         elif error.retriable or 0 < self._unknown_errors <= MAX_UNKNOWN_ERRORS:
             self._in_flight.back_off(now, backoff_s)
@@ -221,8 +220,7 @@ class ShareMember(BaseMember[ShareMemberState, ShareMemberEvent]):
             self._fail(broker_error(error, f"{what}: {text}" if text else what))
 
     def _find_coordinator(self, now: float, backoff_s: float) -> None:
-        self.coordinator = None
-        self._in_flight.back_off(now, backoff_s)
+        super()._find_coordinator(now, backoff_s)
         self._heartbeat_at = 0.0
 
 
