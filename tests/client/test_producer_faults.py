@@ -292,6 +292,29 @@ async def test_a_stale_leader_has_the_routing_table_read_again(cluster: MemoryCl
     assert [len(request.batches) for request in cluster.requests("produce", broker=2)] == [1, 1]
 
 
+async def test_a_partition_that_is_refused_for_now_does_not_hold_up_others_of_its_broker(
+    cluster: MemoryCluster,
+) -> None:
+    cluster.fail("produce", BrokerError(19, "NOT_ENOUGH_REPLICAS", retriable=True), partition=P0)
+    once = Tuning(backoff=Backoff(1000, 1, 1000))
+    with pytest.raises(Undelivered, match="1 not written"):
+        async with producing(cluster, tuning=once, exit_within=0) as out:
+            await out.put("t", b"refused", partition=P0)
+            await cluster.wait_for_requests("produce", broker=1)
+            for value in (b"1", b"2"):
+                with anyio.fail_after(30):
+                    await out.send("t", value, partition=P2)
+    assert (stored(cluster, P0), stored(cluster, P2)) == ([], [b"1", b"2"])
+
+
+async def test_a_partition_that_was_refused_for_now_is_sent_again_while_nothing_else_is(cluster: MemoryCluster) -> None:
+    cluster.fail("produce", BrokerError(19, "NOT_ENOUGH_REPLICAS", retriable=True), times=2, partition=P0)
+    async with producing(cluster) as out:
+        ack = await out.send("t", b"v", partition=P0)
+    assert (ack.partition, ack.repeated) == (P0, False)
+    assert len(cluster.requests("produce", broker=1)) == 3
+
+
 async def test_what_a_broker_refuses_for_good_is_rejected_and_its_neighbours_are_written(
     cluster: MemoryCluster,
 ) -> None:

@@ -979,9 +979,44 @@ def test_each_partition_of_a_request_has_a_result_of_its_own() -> None:
     request = bench.next()
     effects = bench.acc.complete(request, results(request, None, STALE, FORBIDDEN))
     assert [(texts(batch), type(batch.error)) for batch in effects.finished] == [("a", type(None)), ("c", Rejected)]
-    assert (effects.refresh_metadata, effects.back_off, effects.fatal) == (True, True, None)
+    assert (effects.refresh_metadata, effects.fatal) == (True, None)
+    assert effects.back_off == {request.batches[1].queue: 1}
     again = bench.next(9.0)
     assert (bench.values(again), again.batches[0].may_be_written, again.isolated) == (["b"], False, False)
+
+
+def test_a_partition_that_backs_off_is_not_sent_before_its_time_and_others_are() -> None:
+    bench = Bench(table({"t": {1: 2}}, 1))
+    for value, to in (("a", 0), ("b", 1)):
+        bench.put(value, to=to)
+    request = bench.next()
+    effects = bench.acc.complete(request, results(request, STALE, STALE))
+    broker = bench.acc.broker_queue(1)
+    for queue, until in zip(effects.back_off, (7.0, 5.0), strict=True):
+        broker.back_off(queue, until)
+        broker.back_off(queue, 4.0)  # of a batch behind, which was sent less often
+    bench.put("c", to=0, at=4.0)
+    assert broker.next_request(4.5) is None
+    assert broker.next_due() == 5.0
+    assert bench.values(bench.next(5.0)) == ["b"]
+    assert broker.next_due() == 7.0
+    assert bench.values(bench.next(7.0)) == ["a"]
+
+
+def test_the_next_leader_of_a_partition_that_backs_off_is_asked_at_once() -> None:
+    bench = Bench(table({"t": {1: 1}}, 1))
+    bench.put("a", to=0)
+    request = bench.next()
+    effects = bench.acc.complete(request, results(request, STALE))
+    (queue,) = effects.back_off
+    broker = bench.acc.broker_queue(1)
+    broker.back_off(queue, 9.0)
+    queue.move_to(bench.acc.broker_queue(2))
+    again = bench.acc.broker_queue(2).next_request(2.0)
+    assert again is not None
+    assert bench.values(again) == ["a"]
+    broker.back_off(queue, 9.0)  # of an answer that came late
+    assert broker.next_due() is None
 
 
 def test_a_result_keeps_position_and_timestamp() -> None:

@@ -5,15 +5,15 @@ and hands it to the connection in that very step; a result is applied in the ste
 the time (latency, back-off), and threads compress what is large.
 
 After a lost connection the back-off is that of the connection (`BrokerClient.available_at`); until it is over, batches
-stay in the accumulator, where more records may join them. After an answer that says "later" it is counted here. With
-`acks=0` a broker only closes the connection on what it refuses: the routing table is read before anything else is sent
-(see `Sender._may_be_refused`).
+stay in the accumulator, where more records may join them. After an answer that says "later" it is counted here, for
+that partition alone. With `acks=0` a broker only closes the connection on what it refuses: the routing table is read
+before anything else is sent (see `Sender._may_be_refused`).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -28,6 +28,7 @@ from odradek.core.backoff import Backoff
 from odradek.core.interfaces import BrokerClient, PartitionResult, PendingResult, ProtocolDriver
 from odradek.core.produce.accumulator import Accumulator
 from odradek.core.produce.batch import BrokerProduceRequest, Effects, ProduceBatch
+from odradek.core.produce.partition_queue import PartitionQueue
 from odradek.errors import ConfigError, LocalProtocolError, MessageTooLarge, OdradekError
 from odradek.io.notifier import Notifier
 from odradek.types import Broker, KiB
@@ -116,7 +117,6 @@ class Sender:
         self._connection: tuple[BrokerClient, int] | None = None  # what the outstanding requests were sent over
         self._unanswered: tuple[BrokerClient, int] | None = None  # the same of those that were sent without an answer
         self._reading_table = False  # nothing is sent meanwhile
-        self._retry_at = -inf  # nothing is sent before
         self.requests = self.retries = 0
 
     def wake(self) -> None:
@@ -143,9 +143,9 @@ class Sender:
             return
         self._draining, at, queue = True, None, self._queue
         try:
-            while queue.waiting or queue.closed or queue.isolated:
+            while queue.waiting or queue.closed or queue.isolated or queue.backing_off:
                 now, broker = now or self._clock(), self._accumulator.table.brokers.get(self._broker)
-                if broker is None or now < self._retry_at or (self._outstanding and self._connection_changed(broker)):
+                if broker is None or (self._outstanding and self._connection_changed(broker)):
                     at = self._next_wake_up()
                     break
                 client = self._driver.broker(broker, purpose="produce")
@@ -198,7 +198,7 @@ class Sender:
             return None
         if (due := self._queue.next_due()) is None:
             return None
-        return max(due, self._retry_at, self._driver.broker(broker, purpose="produce").available_at)
+        return max(due, self._driver.broker(broker, purpose="produce").available_at)
 
     def _connection_changed(self, broker: Broker) -> bool:
         """Return True if the outstanding requests have failed, or are about to, and their callbacks have yet to run.
@@ -353,7 +353,7 @@ class Sender:
                 return
             effects = self._accumulator.complete(request, results)
             if effects.back_off:  # the connection counts no back-off after an answer
-                self._retry_at = self._clock() + self._options.backoff.delay(effects.back_off - 1, random())
+                self._back_off(effects.back_off)
             self._host.apply(effects)
         except Exception as error:
             self._host.fail(error)
@@ -361,6 +361,13 @@ class Sender:
         queue = self._queue
         if queue.waiting or queue.closed or queue.isolated:
             self._continue()
+
+    def _back_off(self, attempts: Mapping[PartitionQueue, int]) -> None:
+        """Send nothing of these partitions for a while, by the number of attempts."""
+        now, jitter = self._clock(), random()
+        for queue, count in attempts.items():
+            self._queue.back_off(queue, now + self._options.backoff.delay(count - 1, jitter))
+        self.wake()
 
     def _continue(self) -> None:
         """Send what waits for the broker, now that a request has its result."""

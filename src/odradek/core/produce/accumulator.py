@@ -98,7 +98,8 @@ class Accumulator:
         self._buffer_bytes = limits.buffer_bytes
         self._due = self._router.due
         self._refusals, self._sequences = refusals, sequences
-        self._metadata_is_stale, self._back_off = False, 0
+        self._metadata_is_stale = False
+        self._back_off: dict[PartitionQueue, int] = {}
         self._fatal: OdradekError | None = None
 
     def broker_queue(self, broker: int) -> BrokerQueue:
@@ -357,7 +358,7 @@ class Accumulator:
         elif batch.overdue:
             self.live.time_out(batch, batch.overdue)
         else:
-            self._back_off = max(self._back_off, batch.attempts)
+            self._back_off[batch.queue] = batch.attempts
             batch.queue.take_back([batch])
 
     def retry(self, request: BrokerProduceRequest, error: OdradekError, *, answered: bool = False) -> Effects:
@@ -432,7 +433,7 @@ class Accumulator:
         live = self.live
         due = self._pop_due() if self._due else ()
         effects = _new_effects(Effects, (live.finished, due, self._metadata_is_stale, self._back_off, self._fatal))
-        live.finished, self._metadata_is_stale, self._back_off, self._fatal = [], False, 0, None
+        live.finished, self._metadata_is_stale, self._back_off, self._fatal = [], False, {}, None
         return effects
 
     def _note_fatal(self, error: OdradekError) -> None:

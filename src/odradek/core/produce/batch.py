@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from odradek.core.interfaces import PartitionBatch, PartitionResult, PendingResult, ProducerRecord
@@ -326,15 +327,15 @@ class Effects(NamedTuple):
         finished: Batches with an outcome, each returned once: report it to their callers.
         due: Brokers for which `next_request` may have something now.
         refresh_metadata: A broker said that the routing table is stale.
-        back_off: The broker answered that a batch has to be sent again later: how often it was sent already. 0: it did
-            not.
+        back_off: Partitions of which the broker answered that a batch has to be sent again later (see
+            `BrokerQueue.back_off`), and how often it was sent already.
         fatal: The producer cannot continue, or another one has taken its place.
     """
 
     finished: Sequence[ProduceBatch] = ()
     due: Collection[int] = ()
     refresh_metadata: bool = False
-    back_off: int = 0
+    back_off: Mapping[PartitionQueue, int] = MappingProxyType({})
     fatal: OdradekError | None = None
 
 

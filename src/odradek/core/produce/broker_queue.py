@@ -49,6 +49,7 @@ class BrokerQueue:
         closed: Batches that take none, so that they are due.
         isolated: Batches that must be sent isolated. If these three are empty, no batch waits; if no batch waits, they
             may still have withdrawn ones.
+        backing_off: Partitions of which nothing is sent before a time (s), because the broker answered "later".
         in_flight: Requests without an outcome, oldest first.
         last_sent_at: When the last request was taken that was not isolated (s).
         has_waiters: A caller waits for the outcome of a record that is still here, or was: it need not wait for its
@@ -69,6 +70,8 @@ class BrokerQueue:
         self.waiting: deque[ProduceBatch] = deque()
         self.closed: deque[ProduceBatch] = deque()
         self.isolated: deque[ProduceBatch] = deque()
+        self.backing_off: dict[PartitionQueue, float] = {}
+        self._back_off_ends = inf  # the first of these times, or earlier
         self._limits, self._due, self._sequences = limits, due, sequences
         self._in_order = True
 
@@ -80,8 +83,12 @@ class BrokerQueue:
         # Batches 1 and 2 are in flight, 1 comes back to be sent again, and 3 is queued: if 3 left now, it would be
         # written before 1. While `returned` has a batch, nothing is offered; `_regroup` does it once 2 has a result.
         head = queue.batches[0] if queue.batches and (self._limits.reorder or not queue.returned) else None
-        if queue.in_flight >= self._limits.partition_in_flight or (
-            head is not None and self._sequences is not None and not self._sequences.may_send(head, queue.in_flight)
+        if (
+            queue in self.backing_off
+            or queue.in_flight >= self._limits.partition_in_flight
+            or (
+                head is not None and self._sequences is not None and not self._sequences.may_send(head, queue.in_flight)
+            )
         ):
             head = None
         # An older batch was queued again, or the candidate was finished while it waited here.
@@ -119,12 +126,32 @@ class BrokerQueue:
         if batch is not None:
             batch.withdraw()
 
+    def back_off(self, queue: PartitionQueue, until: float) -> None:
+        """Send nothing of a partition before a time (s); all others continue. Its next leader is asked at once."""
+        if queue.broker_queue is self:
+            self.backing_off[queue] = max(until, self.backing_off.get(queue, until))
+            self._back_off_ends = min(until, self._back_off_ends)
+            self.withdraw(queue)
+
+    def forget(self, queue: PartitionQueue) -> None:
+        """Remove a partition that another broker leads now."""
+        self.withdraw(queue)
+        self.backing_off.pop(queue, None)
+
+    def _end_back_offs(self, now: float) -> None:
+        for queue in [queue for queue, until in self.backing_off.items() if until <= now]:
+            del self.backing_off[queue]
+            queue.offer()
+        self._back_off_ends = min(self.backing_off.values(), default=inf)
+
     # ---- requests out --------------------------------------------------------------------------------------
 
     def next_request(self, now: float) -> BrokerProduceRequest | None:
         """Return the next request if one is due; its batches are in flight from now on."""
         if not self._may_send():
             return None
+        if now >= self._back_off_ends:
+            self._end_back_offs(now)
         isolated = bool(self.isolated) and self._oldest(self.isolated) is not None
         until = self._due_until(now, isolated)
         if until == -inf:
@@ -160,7 +187,9 @@ class BrokerQueue:
         if (closed := self._oldest(self.closed)) is not None:
             return closed.created_at
         oldest = self._oldest(self.waiting)
-        return None if oldest is None else self._due_at(oldest)
+        due = self._back_off_ends if self.backing_off else inf
+        due = due if oldest is None else min(due, self._due_at(oldest))
+        return None if due == inf else due
 
     def _may_send(self) -> bool:
         if self._sequences is not None and not self._sequences.ready:

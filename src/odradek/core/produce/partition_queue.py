@@ -94,7 +94,7 @@ class PartitionQueue:
     def move_to(self, broker_queue: BrokerQueue | None) -> None:
         """Follow the broker that serves the partition now."""
         if self.broker_queue is not None:
-            self.broker_queue.withdraw(self)
+            self.broker_queue.forget(self)
         self.broker_queue = broker_queue
         self.offer()
 
