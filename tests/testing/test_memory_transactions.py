@@ -24,6 +24,7 @@ from odradek.errors import (
     DeadlineError,
     Fenced,
     GroupError,
+    NotWritten,
     OdradekError,
     Rejected,
     TransactionAborted,
@@ -631,6 +632,39 @@ async def test_a_transactional_id_can_be_refused() -> None:
             pass
     async with producing(cluster) as out:
         await commit(out, b"1")
+
+
+@pytest.mark.parametrize("way", ["send", "put", "try_put", "send_many"])
+async def test_a_record_that_is_refused_before_it_is_sent_aborts_though_the_error_was_caught(way: str) -> None:
+    cluster, large = make_cluster(), b"x" * 1_100_000
+    async with producing(cluster) as out:
+        with pytest.raises(TransactionAborted, match="larger than") as caught:
+            async with out.transaction():
+                await out.send("out", b"0")
+                with suppress(Rejected):
+                    if way == "try_put":
+                        out.try_put("out", large)
+                    else:
+                        await getattr(out, way)("out", [large] if way == "send_many" else large)
+        assert isinstance(caught.value.__cause__, Rejected)
+        async with out.transaction():
+            await out.send("out", b"1")
+    assert await read(cluster) == [b"1"]
+
+
+async def test_a_record_that_got_no_space_in_the_buffer_aborts_though_the_error_was_caught() -> None:
+    cluster = make_cluster()
+    async with producing(cluster, buffer_bytes=1_500_000, deliver_within=0.1) as out:
+        cluster.hold("produce")
+        with pytest.raises(TransactionAborted, match="no space in the buffer") as caught:
+            async with out.transaction():
+                await out.put("out", b"x" * 900_000)
+                await cluster.wait_for_held("produce")
+                with suppress(NotWritten):
+                    await out.put("out", b"x" * 900_000)
+                cluster.release("produce")
+        assert isinstance(caught.value.__cause__, NotWritten)
+    assert await read(cluster) == []
 
 
 async def test_a_batch_that_is_missing_aborts_what_comes_after_it() -> None:

@@ -273,7 +273,9 @@ class Dispatcher:
             raise waiter.error
         if not waiter.appended:
             self.check_open()
-            raise NotWritten(waiter.records(), f"no space in the buffer within {self._limits.deliver_within:g} s")
+            late = NotWritten(waiter.records(), f"no space in the buffer within {self._limits.deliver_within:g} s")
+            self.fail_transaction(late)
+            raise late
 
     def _append_waiting(self) -> None:
         """Append the records that wait for space, in their order, as long as they fit."""
@@ -367,8 +369,7 @@ class Dispatcher:
 
     def _fail_records(self, batch: ProduceBatch, error: DeliveryError) -> None:
         self.failed += len(batch)
-        if self.transactions is not None:
-            self.transactions.fail(error)
+        self.fail_transaction(error)
         partition = batch.partition if batch.queue is not batch.queue.topic.unassigned else None
         for record, send in zip(batch.as_records(), batch.waiters(), strict=True):
             failed = Failed(record, batch.queue.topic.name, partition, error)
@@ -426,6 +427,11 @@ class Dispatcher:
         self._admit()
         transactions.begin()
         self.abort_transaction = abort
+
+    def fail_transaction(self, error: OdradekError) -> None:
+        """Let the open transaction, if there is one, only be aborted: a record of it failed."""
+        if self.transactions is not None:
+            self.transactions.fail(error)
 
     def refuse_records(self, reason: Exception) -> None:
         """Accept no more records for now: the transaction ends."""

@@ -436,8 +436,6 @@ class Producer:
         try:
             valid = self._validator.validate(topic, *record, partition)
         except (DeliveryError, Unsupported) as error:
-            if self._transactions is not None:
-                self._transactions.fail(error)
             pending.add_failure(Failed(ProducerRecord(*record), topic, partition, error))
             return None
         return None if self._dispatcher.try_append(*valid, pending) else BufferWaiter(*valid, pending)

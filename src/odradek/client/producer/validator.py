@@ -156,11 +156,22 @@ class RecordValidator:
         """Check the size: compressed, only that of the batch counts, and is known when it is encoded."""
         if size > self._max_record:
             too_large = MessageTooLarge(topic.name, -1, size, self._max_record, "buffer_bytes")
-            raise Rejected([record], str(too_large)) from too_large
-        limit = self._max_message_bytes if topic.compression == "none" else self._max_record
-        self._driver.validate_record(topic.name, record, limit)
+            rejected = Rejected([record], str(too_large))
+            self._dispatcher.fail_transaction(rejected)
+            raise rejected from too_large
+        self._check_for(
+            topic.name, record, self._max_message_bytes if topic.compression == "none" else self._max_record
+        )
+
+    def _check_for(self, topic: str, record: ProducerRecord, limit: int) -> None:
+        """Check that the cluster stores a record. In a transaction one that it does not is one that failed."""
+        try:
+            self._driver.validate_record(topic, record, limit)
+        except (DeliveryError, Unsupported) as error:
+            self._dispatcher.fail_transaction(error)
+            raise
 
     def _new_topic(self, name: str) -> TopicQueues:
         TOPIC("topic", name)
-        self._driver.validate_record(name, ProducerRecord(b""), self._max_message_bytes)
+        self._check_for(name, ProducerRecord(b""), self._max_message_bytes)
         return self._dispatcher.add_topic(name, self._compression_by_topic.get(name, self._compression))
