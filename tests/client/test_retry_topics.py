@@ -15,7 +15,7 @@ from tests.client.one_member import numbered, tp, until
 import odradek as od
 from odradek.client.consumer import each
 from odradek.client.consumer.consumer import Consumer
-from odradek.client.consumer.dead_letters import due_at, failed_attempts
+from odradek.client.consumer.dead_letters import FailedRecord, due_at, failed_attempts, send_dead_letter
 from odradek.core.backoff import Backoff
 from odradek.errors import BrokerError, ConfigError, CorruptMessage, Rejected
 from odradek.testing import MemoryCluster
@@ -333,6 +333,33 @@ async def test_a_dead_letter_goes_without_headers_to_a_topic_in_a_format_without
         await until(lambda: cluster.committed("g").get(tp()) == 1)
     (dead,) = cluster.records("t.dlq")
     assert (dead.value, dead.record.headers) == (b"000000", ())
+
+
+@pytest.mark.parametrize(("topic", "retries"), [("t.5s", RETRIES), ("t.dlq", {})])
+async def test_a_record_gets_the_time_of_writing_where_its_timestamp_is_refused(
+    clock: Clock, topic: str, retries: dict[str, float]
+) -> None:
+    """As brokers of 4.x refuse what is more than an hour ahead of their time."""
+    cluster, ahead = make_cluster(0), 1 << 50
+    cluster.append("t", [od.ProducerRecord(b"v", headers=[("trace", b"7")], timestamp=ahead)])
+    cluster.fail("produce", BrokerError(32, "INVALID_TIMESTAMP", "produce"), partition=TopicPartition(topic, 0))
+    async with handling(cluster, Handler(b"v"), retry_topics=retries):
+        await until(lambda: cluster.committed("g").get(tp()) == 1)
+    (moved,) = cluster.records(topic)
+    headers = dict(moved.record.headers)
+    assert (moved.value, headers["trace"], headers["odradek.topic"]) == (b"v", b"7", b"t")
+    assert moved.timestamp is not None and 0 < moved.timestamp < ahead
+
+
+async def test_a_dead_letter_of_a_record_from_before_1970_gets_the_time_of_writing() -> None:
+    """Brokers store such timestamps of other clients; a `Producer` sends none."""
+    cluster = make_cluster(0)
+    record = Record(b"v", None, (), -5, None, Position(0), Position(1), 0, tp())
+    async with cluster.connect() as k, k.producer() as out:
+        await send_dead_letter(out, "t.dlq", FailedRecord(record, ValueError("wrong"), 1))
+    (dead,) = cluster.records("t.dlq")
+    assert dead.value == b"v"
+    assert dead.timestamp is not None and dead.timestamp > 0
 
 
 async def test_an_error_that_has_no_text_is_a_dead_letter_like_any_other(clock: Clock) -> None:

@@ -22,6 +22,9 @@ _TOO_LARGE = ("MESSAGE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
 _OLDER_FORMAT = "UNSUPPORTED_FOR_MESSAGE_FORMAT"
 """A topic of 0.11 to 2.8 whose `message.format.version` is older: it stores no headers."""
 
+_OUT_OF_RANGE = "INVALID_TIMESTAMP"
+"""More than an hour in the future, by default from 4.0 on, or what the topic's configuration says."""
+
 log = logging.getLogger("odradek.each")
 
 
@@ -81,8 +84,7 @@ async def send_to_retry(producer: Any, topic: str, failure: FailedRecord, due_ms
     record, due = failure.record, (_DUE, b"%d" % due_ms)
 
     async def send(headers: Headers) -> None:
-        timestamp = record.timestamp
-        await producer.send(topic, record.value, key=record.key, headers=(*headers, due), timestamp=timestamp)
+        await _send_with_time(producer, topic, record, (*headers, due))
 
     with _noted(failure, topic):
         return await _send_with_origin(failure, send)
@@ -128,10 +130,9 @@ def _refusal(error: Rejected) -> str:
 
 async def _send(producer: Any, topic: str, record: Record, headers: Headers) -> None:
     """Write a record with these headers, without what the topic cannot store."""
-    timestamp = record.timestamp
     for kept in (headers, ()):  # headers came later than timestamps, with 0.11
         try:
-            await producer.send(topic, record.value, key=record.key, headers=kept, timestamp=timestamp)
+            await _send_with_time(producer, topic, record, kept)
             return
         except Unsupported:
             pass
@@ -139,6 +140,20 @@ async def _send(producer: Any, topic: str, record: Record, headers: Headers) -> 
             if not kept or _refusal(error) != _OLDER_FORMAT:
                 raise
     await producer.send(topic, record.value, key=record.key)
+
+
+async def _send_with_time(producer: Any, topic: str, record: Record, headers: Headers) -> None:
+    """Write a record with its timestamp or, if the topic does not take that, with the time of writing."""
+    timestamp = record.timestamp
+    if timestamp is None or timestamp >= 0:  # brokers store earlier ones of other clients
+        try:
+            await producer.send(topic, record.value, key=record.key, headers=headers, timestamp=timestamp)
+            return
+        except Rejected as error:
+            if timestamp is None or _refusal(error) != _OUT_OF_RANGE:
+                raise
+    log.warning("%s does not take the timestamp of %s@%s: %s", topic, record.partition, record.position, timestamp)
+    await producer.send(topic, record.value, key=record.key, headers=headers)
 
 
 def due_at(record: Record) -> int:
