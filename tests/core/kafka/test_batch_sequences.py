@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.encoded import encoded_columns
 
 from odradek.core.interfaces import AnsweringBrokerPolicy, PartitionResult, ProducerRecord
 from odradek.core.interfaces.produce import SEQUENCES
@@ -20,6 +21,7 @@ from odradek.core.kafka07.routing import BrokersChanged, Kafka07RoutingTable, To
 from odradek.core.produce.accumulator import Accumulator
 from odradek.core.produce.batch import AccumulatorLimits, BrokerProduceRequest, Effects, ProduceBatch
 from odradek.core.produce.batch_states import BATCH, BatchEvent
+from odradek.core.produce.packed_records import EncodedRecords
 from odradek.core.produce.partitioners import KeyHash
 from odradek.errors import (
     ConnectionLost,
@@ -219,6 +221,19 @@ def test_a_batch_with_headers_is_rejected_by_a_topic_in_a_format_before_0_11() -
     assert request.batches[0].stamp is None
     bench.answer(request, offset=1)
     assert bench.outcomes() == ["a: written", "b: Rejected", "c: Rejected", "d: written"]
+
+
+def test_a_batch_that_is_passed_on_is_rejected_for_its_headers_and_written_without_a_number_else() -> None:
+    bench = Bench(sequences=WithoutNumbers())
+    for text, headers in (("a", (("h", b""),)), ("b", ()), ("c", (("h", b""),))):
+        records = EncodedRecords(encoded_columns([ProducerRecord(text.encode(), None, headers, 5)]))
+        bench.acc.append(bench.topic, 80, records, WHERE, object(), 0.0)
+        (request,) = bench.send()
+        bench.answer(request, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
+        for again in bench.send():
+            assert again.batches[0].stamp is None
+            bench.answer(again, offset=0)
+    assert bench.outcomes() == ["a: Rejected", "b: written", "c: Rejected"]
 
 
 def test_a_batch_in_doubt_is_not_written_again_once_the_right_to_be_idempotent_is_lost() -> None:

@@ -244,11 +244,13 @@ def batch_error(batch: PartitionBatch, code: int, context: str, size: int) -> Od
 
 
 def has_headers(records: Sequence[bytes | ProducerRecord]) -> bool:
-    """Return True if a record has headers, as far as that is known of records that came encoded."""
+    """Return True if a record has headers. Records that came encoded are decoded for that, if they can be."""
+    if isinstance(records, EncodedRecords):
+        if records.damage() is not None:
+            return False
+        records = records.decoded()
     if isinstance(records, PackedRecords):
         return records.headers is not None
-    if isinstance(records, EncodedRecords):
-        return False
     return any(isinstance(each, ProducerRecord) and each.headers for each in records)
 
 
