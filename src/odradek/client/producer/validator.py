@@ -159,9 +159,8 @@ class RecordValidator:
             rejected = Rejected([record], str(too_large))
             self._dispatcher.fail_transaction(rejected)
             raise rejected from too_large
-        self._check_for(
-            topic.name, record, self._max_message_bytes if topic.compression == "none" else self._max_record
-        )
+        limit = self._max_message_bytes if topic.compression == "none" else self._max_record
+        self._check_for(topic.name, record, limit)
 
     def _check_for(self, topic: str, record: ProducerRecord, limit: int) -> None:
         """Check that the cluster stores a record. In a transaction one that it does not is one that failed."""
