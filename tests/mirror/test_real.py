@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -166,7 +167,7 @@ async def test_remote_storage_of_the_source_is_not_asked_of_the_target(
         assert copied(await run_open(config_of(name, name=name), clusters)) == 1
         stored = (await new.admin.describe_topic_configs(name)).check()[name]
         own = {entry.name: entry.value for entry in stored.values() if entry.source is ConfigSource.TOPIC}
-        assert own == {"retention.ms": "3600000"}
+        assert own == {"retention.ms": "3600000", "message.timestamp.after.max.ms": str((1 << 63) - 1)}
 
 
 @pytest.mark.releases("2.8.2", "4.3.1")
@@ -188,7 +189,44 @@ async def test_configurations_of_the_source_that_would_refuse_copied_records(
             assert copied(await run_open(config_of(name, name=name), clusters)) == 1
         stored = (await new.admin.describe_topic_configs(name)).check()[name]
         own = {entry.name: entry.value for entry in stored.values() if entry.source is ConfigSource.TOPIC}
+        own.pop("message.timestamp.after.max.ms", None)
         assert own == {"retention.ms": "-1"}
+
+
+async def test_timestamps_in_the_future_are_copied_where_the_source_takes_them(kafka: KafkaBroker, name: str) -> None:
+    """Brokers from 4.0 on take those up to an hour ahead by default, older ones all."""
+    ahead = round(time.time() * 1000) + 86_400_000
+    source = MemoryCluster({name: 1})
+    source.append(name, [ProducerRecord(b"value", timestamp=ahead)])
+    async with source.connect() as old, od.connect(f"kafka://{kafka.bootstrap}") as new:
+        clusters = Clusters(ClusterSource(old, "kafka://source"), new)
+        assert copied(await run_open(config_of(name, name=name), clusters)) == 1
+    assert [record.timestamp for record in await stored(kafka, name)] == [ahead]
+
+
+async def test_a_topic_that_takes_no_timestamps_in_the_future_is_named(kafka: KafkaBroker, name: str) -> None:
+    source = MemoryCluster({name: 1})
+    source.append(name, [ProducerRecord(b"value", timestamp=round(time.time() * 1000) + 86_400_000)])
+    async with source.connect() as old, od.connect(f"kafka://{kafka.bootstrap}") as new:
+        (await new.admin.create_topics({name: 1})).check()
+        clusters = Clusters(ClusterSource(old, "kafka://source"), new)
+        with pytest.raises(RecordRefused, match=rf"raise message\.timestamp\.after\.max\.ms.* of topic '{name}'"):
+            await run_open(config_of(name, name=name), clusters)
+
+
+@pytest.mark.releases("3.9.1", "4.3.1")
+async def test_a_source_with_a_limit_of_timestamps_gives_it_to_the_target(
+    any_kafka: KafkaBroker, kafka: KafkaBroker, name: str
+) -> None:
+    async with od.connect(f"kafka://{any_kafka.bootstrap}") as old, od.connect(f"kafka://{kafka.bootstrap}") as new:
+        (await old.admin.create_topics({name: 1})).check()
+        async with old.producer() as out:
+            await out.send(name, b"value")
+        clusters = Clusters(ClusterSource(old, "kafka://source"), new)
+        assert copied(await run_open(config_of(name, name=name), clusters)) == 1
+        configs = [(await k.admin.describe_topic_configs(name)).check()[name] for k in (old, new)]
+    first, second = (config["message.timestamp.after.max.ms"].value for config in configs)
+    assert first == second == ("3600000" if any_kafka.version == "4.3.1" else str((1 << 63) - 1))
 
 
 @pytest.mark.releases("4.3.1")

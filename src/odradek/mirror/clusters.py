@@ -17,7 +17,7 @@ from odradek.io.retry import retry
 from odradek.mirror.config import TOPICS, MirrorConfig
 from odradek.mirror.directories import DirectorySource
 from odradek.mirror.planning import ClusterTopics, MirrorRefused, PlannedTopic, TargetTopic, chosen_topics, lost_text
-from odradek.mirror.sources import ClusterSource, MirrorSource
+from odradek.mirror.sources import LATEST_TIMESTAMP, ClusterSource, MirrorSource
 from odradek.mirror.stored import MirrorIdentity, StoredState
 from odradek.observe import Observer
 from odradek.types import EARLIEST, LATEST, Position, PositionSpec, StartPosition, TopicPartition
@@ -230,6 +230,8 @@ _NOT_COPIED = (
 """Beginnings of configurations of topics that belong to one cluster, which has its own number of replicas, or that
 refuse records which are older than when they were written to the source."""
 
+NO_LIMIT = str((1 << 63) - 1)
+
 
 async def create_mirror_topic(config: MirrorConfig, cluster: Cluster) -> None:
     """Make the topic of the mirror, and wait until it can be written to."""
@@ -346,6 +348,7 @@ async def _known_configs(config: MirrorConfig, target: Cluster) -> Collection[st
 
 
 async def _topic_configs(clusters: Clusters, topic: str, known: Collection[str]) -> dict[str, str]:
-    """Return what was configured for a topic of the source, and what the target knows of that."""
-    own = await clusters.source.topic_configs(topic)
+    """Return what was configured for a topic of the source, as far as the target knows it. Topics take timestamps of
+    any time in the future if those of the source do: from 4.0 on they take them up to an hour ahead by default."""
+    own = {LATEST_TIMESTAMP: NO_LIMIT, **await clusters.source.topic_configs(topic)}
     return {name: value for name, value in own.items() if name in known and not name.startswith(_NOT_COPIED)}

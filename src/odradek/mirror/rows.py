@@ -69,4 +69,6 @@ def _hint(failed: Failed) -> str:
         return "raise run.max_message_bytes"
     if isinstance(cause, BrokerError) and cause.name in ("MESSAGE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"):
         return f"raise max.message.bytes of topic {failed.topic!r} on the target"
+    if isinstance(cause, BrokerError) and cause.name == "INVALID_TIMESTAMP":
+        return f"raise message.timestamp.after.max.ms, or .before.max.ms, of topic {failed.topic!r} on the target"
     return ""

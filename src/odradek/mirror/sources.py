@@ -17,10 +17,13 @@ from odradek.mirror.bookmarks import bookmark_of, positions_of
 from odradek.mirror.stored import SourcePosition
 from odradek.types import EARLIEST, Position, StartPosition, TopicPartition
 
-__all__ = ["ClusterSource", "MirrorSource", "SourceBatches", "Starts"]
+__all__ = ["LATEST_TIMESTAMP", "ClusterSource", "MirrorSource", "SourceBatches", "Starts"]
 
 Starts: TypeAlias = Mapping[TopicPartition, SourcePosition | None]
 """Partition -> where reading begins; None: with the first record that there is."""
+
+LATEST_TIMESTAMP = "message.timestamp.after.max.ms"
+"""Configuration of topics from 3.6 on: how far in the future a timestamp may be."""
 
 
 class SourceBatches(Protocol):
@@ -67,7 +70,7 @@ class MirrorSource(Protocol):
         that are away are left out."""
 
     async def topic_configs(self, topic: str) -> Mapping[str, str]:
-        """Return what was configured for a topic, as far as that is known."""
+        """Return what was configured for a topic, as far as that is known; and `LATEST_TIMESTAMP`, if it has that."""
 
     def open(
         self,
@@ -126,12 +129,14 @@ class ClusterSource:
         return await self.cluster.driver.logs.extents(partitions, read_committed=read_committed)
 
     async def topic_configs(self, topic: str) -> Mapping[str, str]:
-        """Return what was configured for the topic itself; nothing before 0.11."""
+        """Return what was configured for the topic itself, and `LATEST_TIMESTAMP`, if it has that; nothing before
+        0.11."""
         try:
             entries = (await self.cluster.admin.describe_topic_configs(topic)).check()[topic]
         except Unsupported:
             return {}
-        return {e.name: e.value for e in entries.values() if e.source is ConfigSource.TOPIC and e.value is not None}
+        own = [e for e in entries.values() if e.source is ConfigSource.TOPIC or e.name == LATEST_TIMESTAMP]
+        return {entry.name: entry.value for entry in own if entry.value is not None}
 
     @asynccontextmanager
     async def open(
