@@ -274,6 +274,32 @@ async def test_tokens_are_sent(registry: FakeRegistry) -> None:
     assert [each["Authorization"] for each in registry.headers] == ["Bearer a", "Bearer b", "Bearer c"]
 
 
+async def test_a_provider_of_tokens_that_fails_is_asked_again(registry: FakeRegistry) -> None:
+    answers = iter([None, None, "a"])
+
+    async def provide() -> str:
+        if (token := next(answers, None)) is None:
+            raise OSError("secret")
+        return token
+
+    async with SchemaRegistry(registry.url, token=provide, timeout=2.0) as client:
+        assert await client.schema(1) is not None
+    assert [each["Authorization"] for each in registry.headers] == ["Bearer a"]
+    async with SchemaRegistry(registry.url, token=provide, timeout=0.5) as client:
+        with pytest.raises(RegistryError, match=r"no token: the token provider raised OSError$") as failed:
+            await client.schema(1)
+    assert failed.value.retriable and isinstance(failed.value.__cause__, OSError)
+
+
+async def test_a_provider_that_returns_no_token_is_an_error(registry: FakeRegistry) -> None:
+    async def provide() -> Any:
+        return None
+
+    async with SchemaRegistry(registry.url, token=provide, timeout=0.5) as client:
+        with pytest.raises(RegistryError, match=r"no token: the token provider raised TypeError$"):
+            await client.schema(1)
+
+
 async def test_tls_trusts_what_it_is_told() -> None:
     authority = trustme.CA()
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 
 from odradek import arguments
 from odradek.core.backoff import Backoff
-from odradek.errors import Closed, ConfigError
+from odradek.errors import Closed, ConfigError, OdradekError
 from odradek.io.http import closing_handshakes
 from odradek.io.retry import retry
 from odradek.io.security import SECURITY, Security, TokenProvider
@@ -264,10 +264,20 @@ class SchemaRegistry:
             await former.aclose()
 
     async def _bearer(self) -> str:
+        """Return the token. Raises RegistryError if the provider fails: that is no error of a record, and may pass."""
         if self._token is None or isinstance(self._token, str):
             return self._token or ""
-        made = await self._token()
-        return made if isinstance(made, str) else made[0]
+        try:
+            made = await self._token()
+            token = made[0] if isinstance(made, tuple) else made
+            if not isinstance(token, str):
+                raise TypeError("a token provider returns a text, or a text and the time when it expires")
+        except OdradekError:
+            raise
+        except Exception as error:  # whatever a provider raises; its text may have a secret
+            why = f"no token: the token provider raised {type(error).__name__}"
+            raise RegistryError(self._shown, why) from error
+        return token
 
     def _answer(self, response: httpx2.Response, read: Read) -> Any:
         try:
