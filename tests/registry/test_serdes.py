@@ -282,6 +282,36 @@ async def test_unions_and_lists_of_types_have_what_they_refer_to(
         assert await read(client.avro(), data) == value
 
 
+async def test_of_two_versions_that_a_schema_refers_to_by_one_name_the_first_counts(registry: FakeRegistry) -> None:
+    """As for registries, and for the writers of Java."""
+    inner = {"type": "record", "name": "I", "fields": [{"name": "a", "type": "int"}]}
+    registry.add("inner", json.dumps(inner))
+    more = {"name": "b", "type": "int", "default": 0}
+    registry.add("inner", json.dumps({**inner, "fields": [{"name": "a", "type": "int"}, more]}))
+    first, second = ({"name": "I", "subject": "inner", "version": version} for version in (1, 2))
+    registry.add("middle", '{"type": "record", "name": "M", "fields": [{"name": "i", "type": "I"}]}', "AVRO", [second])
+    outer = '{"type": "record", "name": "O", "fields": [{"name": "n", "type": "I"}, {"name": "m", "type": "M"}]}'
+    middle = {"name": "M", "subject": "middle", "version": 1}
+    registry.add("t-value", outer, references=[first, middle])
+    async with opened(registry) as client:
+        value = {"n": {"a": 1}, "m": {"i": {"a": 2}}}
+        assert await read(client.avro(), await write(client.avro(registration="latest"), value)) == value
+
+
+async def test_a_schema_is_known_by_each_name_that_others_have_for_it(registry: FakeRegistry) -> None:
+    registry.add("number", '{"type": "integer"}', "JSON")
+    names = [{"name": name, "subject": "number", "version": 1} for name in ("number.json", "common/number.json")]
+    registry.add("pair", '{"properties": {"n": {"$ref": "common/number.json"}}}', "JSON", names[1:])
+    schema = {"properties": {"n": {"$ref": "number.json"}, "p": {"$ref": "pair.json"}}}
+    pair = {"name": "pair.json", "subject": "pair", "version": 1}
+    registry.add("t-value", json.dumps(schema), "JSON", [names[0], pair])
+    async with opened(registry) as client:
+        checked, value = client.json_schema(registration="latest"), {"n": 1, "p": {"n": 2}}
+        assert await read(checked, await write(checked, value)) == value
+        with pytest.raises(Exception, match="'x' is not of type 'integer'"):
+            await write(checked, {"n": 1, "p": {"n": "x"}})
+
+
 async def test_a_reference_to_nothing_is_an_error_of_the_registry(registry: FakeRegistry) -> None:
     registry.add("t-value", OLD, references=[{"name": "I", "subject": "inner", "version": 3}])
     async with opened(registry) as client:

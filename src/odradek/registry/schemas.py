@@ -107,16 +107,16 @@ class SchemaId(NamedTuple):
 
 
 def complete(schema: Schema) -> Generator[Reference, Schema, RegisteredSchema]:
-    """Return a schema with what it names. Yields each version that is needed, once, and is sent its schema."""
-    known: dict[tuple[str, int], tuple[str, str]] = {}
+    """Return a schema with what it names. Yields each version that is needed, and is sent its schema. Of several
+    versions by one name the first counts, as for registries and clients in Java."""
+    known: dict[str, str] = {}
 
     def add(outer: Schema) -> Generator[Reference, Schema, None]:
         for each in outer.references:
-            if (each.subject, each.version) not in known:
+            if each.name not in known:
                 inner = yield each
                 yield from add(inner)
-                known[each.subject, each.version] = each.name, inner.text
+                known[each.name] = inner.text
 
     yield from add(schema)
-    names, texts = zip(*known.values(), strict=True) if known else ((), ())
-    return RegisteredSchema(schema.kind, schema.text, tuple(texts), tuple(names))
+    return RegisteredSchema(schema.kind, schema.text, tuple(known.values()), tuple(known))
