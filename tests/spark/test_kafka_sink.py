@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import types as t
 
 from odradek.core.kafka.partitioners import murmur2
-from odradek.errors import ConfigError
+from odradek.errors import ConfigError, Unsupported
 from odradek.ranges.projection import HEADERS
 from odradek.spark.sink import TaskCommit, WriteError
 from odradek.spark.source import OdradekSource
@@ -97,3 +97,16 @@ def test_a_partition_that_does_not_exist_fails_the_task(odradek_kafka: KafkaBrok
     writer = OdradekSource(options(odradek_kafka, topic, deliverWithin="10s")).writer(SCHEMA, False)
     with pytest.raises(WriteError, match=topic):
         written(writer, row(7, "v"))
+
+
+@pytest.mark.releases("0.10.1.1")
+def test_a_header_that_a_cluster_cannot_store_is_refused_in_front_of_all_rows(any_kafka: KafkaBroker) -> None:
+    topic = f"sink{uuid4().hex[:12]}"
+    any_kafka.create_topic(topic, 2)
+    writer = OdradekSource(options(any_kafka, topic)).writer(SCHEMA, False)
+    plain = [row(number % 2, f"plain{number}") for number in range(50)]
+    with pytest.raises(Unsupported, match=r"column headers .* Kafka 0\.11"):
+        written(writer, *plain, row(0, "x", None, [{"key": "a", "value": b"1"}]))
+    assert written(writer, *plain, row(0, "x", None, [])).rows == 51
+    reader = batch(any_kafka, subscribe=topic)
+    assert len(rows(reader, reader.partitions())) == 51

@@ -101,6 +101,13 @@ class DestinationRows(NamedTuple):
         size: int | None = pc.sum(pc.binary_length(self.rows["value"])).as_py()
         return size or 0
 
+    @property
+    def has_headers(self) -> bool:
+        """True if a row has a header."""
+        import pyarrow.compute as pc
+
+        return "headers" in self.rows.column_names and bool(len(pc.list_flatten(self.rows["headers"])))
+
 
 class RowLayout(NamedTuple):
     """The columns of the rows; small, because it is pickled into every task."""

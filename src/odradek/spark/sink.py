@@ -33,7 +33,15 @@ from pyspark.sql.datasource import (
 from odradek.client.cluster import Cluster
 from odradek.client.producer.producer import Producer
 from odradek.client.producer.results import Acks, Failed
-from odradek.errors import ConfigError, DeliveryError, MessageTooLarge, OdradekError, OutcomeUnknown, Rejected
+from odradek.errors import (
+    ConfigError,
+    DeliveryError,
+    MessageTooLarge,
+    OdradekError,
+    OutcomeUnknown,
+    Rejected,
+    Unsupported,
+)
 from odradek.io.gather import gather
 from odradek.ranges.offsets import resolve_broker
 from odradek.ranges.process import connected
@@ -151,6 +159,10 @@ there, too."""
 
 
 async def _send(cluster: Cluster, producer: Producer, groups: Sequence[DestinationRows]) -> list[Acks]:
+    """Raises Unsupported, in front of all rows: otherwise each attempt of the task would write those before it."""
+    if not cluster.driver.has_headers and any(group.has_headers for group in groups):
+        raise Unsupported("column headers", "Kafka 0.11; where it is null, rows can be written")
+
     async def one(group: DestinationRows) -> Acks:
         more: dict[str, str] = {name: name for name in ("key", "headers") if name in group.rows.column_names}
         partition = group.partition
