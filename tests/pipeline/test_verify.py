@@ -12,6 +12,7 @@ import pytest
 
 from odradek.pipeline.commits import Commit, Gap
 from odradek.pipeline.committed import open_committed, select
+from odradek.pipeline.errors import TableMismatch
 from odradek.pipeline.source import LogReader
 from odradek.pipeline.verify import Finding, VerifyResult, _of_records, verify
 from odradek.ranges.planning import Range
@@ -98,6 +99,15 @@ def test_a_payload_that_another_application_has_changed_is_different(tmp_path: P
     (finding,) = check(work).findings
     assert (finding.kind, finding.where, finding.rows) == ("different", "orders/1-0", 2)
     assert finding.what.endswith("batch 1 have another payload than in the log: at 0:0, 16:0 (position:index)")
+
+
+@pytest.mark.parametrize("name", ["value", "offset", "topic"])
+def test_a_column_that_another_application_has_renamed_is_an_error(tmp_path: Path, name: str) -> None:
+    work = made(tmp_path, "iceberg", sink="partition_by = []")
+    with work.table.loaded.update_schema(allow_incompatible_changes=True) as update:
+        update.rename_column(name, f"{name}_2")
+    with pytest.raises(TableMismatch, match=f"has no column {name} any more: others have renamed or dropped it"):
+        check(work)
 
 
 def test_rows_of_positions_that_no_batch_has_read_are_extra(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from odradek._arrays import group_rows, row_numbers
 from odradek.errors import ConfigError
 from odradek.pipeline.commits import Commit
 from odradek.pipeline.config import Pipeline
-from odradek.pipeline.errors import TableMissing
+from odradek.pipeline.errors import TableMismatch, TableMissing
 from odradek.pipeline.flow import dead_options, open_table, table_options
 from odradek.pipeline.layout import PartitionColumn, Storage, column_types
 from odradek.pipeline.table import DataFile, Table
@@ -40,7 +40,10 @@ KINDS: Mapping[str, pa.DataType] = {
     "index": pa.int32(),
 }
 IDENTITY = tuple(KINDS)
-"""Columns that identify a row. Tables of 0.8 and later have neither broker nor index: -1 and 0 stand for them."""
+"""Columns that identify a row."""
+
+DEFAULTS: Mapping[str, int] = {"broker": -1, "index": 0}
+"""Numbers that stand for columns which tables of 0.8 and later do not have."""
 
 LOG = TopicPartition._fields
 """Columns that identify the log of a row."""
@@ -66,12 +69,15 @@ class CommittedTable:
     ) -> Iterator[pa.Table]:
         """Yield rows, or dead letters, that start in some ranges, at most one of each log (None: all).
 
-        Their columns are `IDENTITY`, and these.
+        Their columns are `IDENTITY`, and these. Raises TableMismatch if others have renamed or dropped one of them.
         """
         table = self.dead if dead else self.table
         if table is None or (ranges is not None and not ranges):
             return
         wanted, known = list(dict.fromkeys((*IDENTITY, *columns))), table.schema.names
+        if lost := [name for name in wanted if name not in (*known, *DEFAULTS)]:
+            what = f"the table has no column {lost[0]} any more: others have renamed or dropped it"
+            raise TableMismatch(table.where, what)
         span = None if ranges is None else (min(part.start for part in ranges), max(part.end for part in ranges))
         for batch in table.rows([name for name in wanted if name in known], span):
             rows = pa.table({name: _column(batch, name) for name in wanted})
@@ -84,7 +90,7 @@ class CommittedTable:
 def _column(batch: pa.RecordBatch, name: str) -> Any:
     kind = KINDS.get(name)
     if name not in batch.schema.names:
-        return constant(-1 if name == "broker" else 0, KINDS[name], batch.num_rows)
+        return constant(DEFAULTS[name], KINDS[name], batch.num_rows)
     column: Any = batch[name] if kind is None else batch[name].cast(kind)
     return column.fill_null(-1) if name == "broker" else column
 
