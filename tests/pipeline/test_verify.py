@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import deltalake
 import duckdb
 import pytest
 
@@ -99,6 +100,14 @@ def test_a_payload_that_another_application_has_changed_is_different(tmp_path: P
     (finding,) = check(work).findings
     assert (finding.kind, finding.where, finding.rows) == ("different", "orders/1-0", 2)
     assert finding.what.endswith("batch 1 have another payload than in the log: at 0:0, 16:0 (position:index)")
+
+
+def test_a_feature_that_deltalake_does_not_read_is_an_error(tmp_path: Path) -> None:
+    work = made(tmp_path)
+    feature = deltalake.TableFeatures.DeletionVectors
+    work.table.loaded.alter.add_feature([feature], allow_protocol_versions_increase=True)
+    with pytest.raises(TableMismatch, match=r"tables/orders: its rows cannot be read here: .*deletionVectors"):
+        check(work)
 
 
 @pytest.mark.parametrize("name", ["value", "offset", "topic"])

@@ -28,7 +28,7 @@ from odradek.pipeline.table import UNLISTED_S, DataFile, ListedFile, Table, Tabl
 try:
     import deltalake
     from deltalake import CommitProperties, Transaction
-    from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+    from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, TableNotFoundError
     from deltalake.transaction import AddAction
 except ImportError:  # pragma: no cover
     raise ConfigError("deltalake is not installed: pip install 'odradek[pipeline]'") from None
@@ -236,7 +236,10 @@ class DeltaTable(Table):
         return self._read(columns, None if span is None else (offset >= span[0]) & (offset < span[1]))
 
     def _read(self, columns: Sequence[str], where: pc.Expression | None) -> Iterator[pa.RecordBatch]:
-        rows = self.loaded.to_pyarrow_dataset()
+        try:
+            rows = self.loaded.to_pyarrow_dataset()
+        except DeltaProtocolError as error:  # others have given it a feature that needs another reader
+            raise TableMismatch(self.where, f"its rows cannot be read here: {error}") from error
         yield from rows.to_batches(columns=list(columns), filter=where, batch_size=BATCH_ROWS)
 
     def compact(self, file_bytes: int) -> Mapping[str, int]:
