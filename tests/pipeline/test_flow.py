@@ -492,6 +492,28 @@ def test_a_table_that_others_divide_in_another_way_is_refused_in_the_middle_of_a
     assert flow.batches == work.newest.batch == (1 if conflict else 2)
 
 
+def test_a_column_that_others_have_removed_from_the_dead_letters_is_added_again(tmp_path: Path) -> None:
+    work = Workspace(tmp_path, "iceberg", more=JSON, run_lines="max_error_percent = 100")
+    work.append([b"bad"])
+    assert not work.error()
+    with _dead(work).loaded.update_schema() as update:
+        update.rename_column("value", "bytes")
+    work.append([b"worse"])
+    assert not work.error()
+    rows = [row for batch in _dead(work).rows(["bytes", "value"], None) for row in batch.to_pylist()]
+    assert {(row["bytes"], row["value"]) for row in rows} == {(b"bad", None), (None, b"worse")}
+
+
+def test_a_constraint_on_the_dead_letters_stops_a_run_before_it_commits_rows(tmp_path: Path) -> None:
+    work = Workspace(tmp_path, more=JSON, run_lines="max_error_percent = 100")
+    work.append([b"bad"])
+    assert not work.error()
+    _dead(work).loaded.alter.add_constraint({"first": "offset = 0"})
+    work.append([b"worse"])
+    assert "tables/dead: others have given the table checkConstraints" in work.error()
+    assert work.newest.batch == 1
+
+
 def test_a_constraint_that_others_have_given_the_table_stops_a_run(tmp_path: Path) -> None:
     work = Workspace(tmp_path, run_lines="batch_bytes = 400")
     work.append(numbers(0, 100))

@@ -355,8 +355,11 @@ class FlowRun:
         decode = self.flow.decode
         name = None if decode.time is None else stored_name(decode.time)
         rule = TimeRule(name, decode.time_format, int(time.time() * 1_000_000))
-        if self.dead is not None and not self.dead.refresh():
-            self._create_dead(self.dead)
+        if self.dead is not None:
+            if not self.dead.refresh():
+                self._create_dead(self.dead)
+            self.dead.check()  # before rows are committed whose dead letters it would refuse
+            self.dead.evolve(dead_schema(with_brokers=self._with_brokers))
         targets = [
             WriteTarget(
                 table.options.storage, table.file_schema(), table.options.kind, table.options.columns,
