@@ -345,6 +345,17 @@ def test_checkpoints_and_the_id_of_the_topic(directory: Path) -> None:
     assert log.verify().faults == ()
 
 
+def test_a_high_watermark_behind_the_end_is_named(directory: Path) -> None:
+    """As after a loss of power, which has taken what was not flushed."""
+    checkpoint = directory.parent / "replication-offset-checkpoint"
+    checkpoint.write_text("0\n1\nmy-topic 7 200\n")
+    assert opened(directory).notes == ()
+    checkpoint.write_text("0\n1\nmy-topic 7 300\n")
+    log = opened(directory)
+    assert (log.high_watermark, log.extent()) == (200, (0, 200))
+    assert "the log ends at 200, and the broker noted 300 as its high watermark: records" in log.notes[0]
+
+
 def test_a_start_behind_the_end_is_named(directory: Path) -> None:
     (directory.parent / "log-start-offset-checkpoint").write_text("0\n1\nmy-topic 7 300\n")
     log = opened(directory)

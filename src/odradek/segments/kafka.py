@@ -130,6 +130,11 @@ class KafkaLog(SegmentedLog):
                 f"{self.directory}: offsets {self.high_watermark} to {self.end - 1} are behind the high watermark: "
                 "consumers had not got them when the broker noted it, and another leader may not have them"
             )
+        if (noted := self.facts.high_watermark) is not None and noted > self.end:
+            yield (
+                f"{self.directory}: the log ends at {self.end}, and the broker noted {noted} as its high watermark: "
+                "records that consumers could get are missing here, unless the log was copied before it was noted"
+            )
         if self._tail.stop in (ScanStop.TORN, ScanStop.ZEROS):
             yield f"{self.segments[-1].path}: the log ends at {self.end}: {self._tail.reason}"
         for suffix, words in _LEFT_OVER.items():
