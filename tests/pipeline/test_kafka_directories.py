@@ -77,6 +77,21 @@ def test_offsets_that_are_gone_are_lost_or_a_gap(tmp_path: Path) -> None:
     assert run(file).error == ""
 
 
+def test_the_error_of_a_damaged_batch_names_the_key_that_goes_on_behind_it(tmp_path: Path) -> None:
+    file = workspace(tmp_path)
+    log = tmp_path / "logs" / "orders-0" / f"{20:020}.log"
+    data = bytearray(log.read_bytes())
+    data[70] ^= 1  # in the records of the batch
+    log.write_bytes(data)
+    error = run(file).error
+    assert "orders/0 at 20: " in error and error.endswith(
+        '(corrupt = "dead" continues behind it, and keeps its bytes among the dead letters)'
+    )
+    file.write_text(FILE.format(kind="delta", run="max_error_percent = 5", flow='corrupt = "dead"'))
+    summary = run(file)
+    assert (summary.error, summary.rows, summary.dead) == ("", 23, 1)
+
+
 @pytest.mark.parametrize(
     ("run_line", "flow_line", "why"),
     [

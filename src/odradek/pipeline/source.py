@@ -94,6 +94,7 @@ def _without_topics(pipeline: Pipeline) -> ReadRequest:
             path=pipeline.at("source", "logs"),
             max_message_bytes=pipeline.at("source", "max_message_bytes"),
             skip_loss='data_loss = "skip"',
+            corrupt='corrupt = "dead" continues behind it, and keeps its bytes among the dead letters',
         ),
     )  # fmt: skip
 

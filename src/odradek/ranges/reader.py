@@ -389,6 +389,10 @@ def read_task(task: TaskPlan, request: ReadRequest) -> Generator[Chunk, None, No
         for part in task.ranges:
             topic_id = task.topic_ids.get(part.partition.topic)
             yield from read_files(part, task.paths[part.partition], request, topic_id)
-    except MessageTooLarge as error:  # with the option as users know it
+    except CorruptMessage as error:
+        if "corrupt=" in error.hint:  # with the option as users know it, if one helps
+            error.hint = request.names.corrupt
+        raise
+    except MessageTooLarge as error:
         name = request.names.max_message_bytes
         raise MessageTooLarge(error.partition, error.position, error.size, error.limit, name) from None

@@ -133,6 +133,7 @@ class RequestNames(NamedTuple):
     max_message_bytes: str = "max_message_bytes"
     skip_loss: str = "fail_on_data_loss=False"
     start_at_end: str = "start_at_end=True"
+    corrupt: str = 'corrupt="skip" continues behind it, corrupt="raw" hands over its bytes'
 
 
 NAMES = RequestNames()

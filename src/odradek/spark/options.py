@@ -188,6 +188,7 @@ _NAMES = RequestNames(
     max_message_bytes="maxMessageBytes",
     skip_loss="failOnDataLoss=false",
     start_at_end="startingOffsetsByTimestampStrategy=latest",
+    corrupt="corrupt=skip-message continues behind it, corrupt=dead makes a row of its bytes",
 )
 
 
