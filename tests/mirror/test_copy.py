@@ -174,6 +174,19 @@ async def test_new_records_partitions_and_topics_are_followed() -> None:
     assert same(source, target, "t1") and same(source, target, "t2")
 
 
+async def test_a_new_partition_is_not_copied_behind_records_of_others() -> None:
+    source, target = filled({"t": 1}), MemoryCluster()
+    await run_mirror(source, target, config_of("t"))
+    for cluster in (source, target):
+        cluster.add_partitions("t", 2)
+    source.append("t", rows(5, 100), partition=1)
+    target.append("t", [b"of somebody else"], partition=1)
+    with pytest.raises(MirrorRefused, match="'t' has records in partition 1 on the target, which is new on the source"):
+        await run_mirror(source, target, config_of("t"))
+    assert [record.value for record in records(target, "t")[1]] == [b"of somebody else"]
+    assert copied(await run_mirror(source, target, config_of("t", topics={"append": True}))) == 5
+
+
 async def test_a_new_topic_that_is_refused_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     source, target = filled({"t": 1}), MemoryCluster({"u": 1})
     target.append("u", [b"of somebody else"])

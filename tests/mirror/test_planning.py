@@ -74,6 +74,12 @@ REFUSED = [
     ("made again", state(copied("t", 2)), clusters({"t": TargetTopic("2", 2, 0)}, t=2), "deleted and made again on"),
     ("renamed later", state(copied("t", 2, "u")), clusters(t=2), "being copied to 'u', and this file says 't'"),
     ("grown", state(copied("t", 2)), clusters({"t": TargetTopic("1", 5, 9)}, t=3), "'t' has 5 partitions .* and 3 on"),
+    (
+        "new partition not empty",
+        state(copied("t", 2)),
+        clusters({"t": TargetTopic("1", 3, 9, (0, 2))}, t=3),
+        "'t' has records in partition 2 on the target, which is new on the source",
+    ),
     ("a loop", NOTHING, clusters(mirrors={"back": back("t")}, t=2), "'t': the mirror 'back' copies it from the target"),
 ]
 
@@ -157,6 +163,13 @@ TAKEN = [
     ("goes on", state(copied("t", 2)), clusters({"t": TargetTopic("1", 2, 9)}, t=2), {}),
     ("new partitions", state(copied("t", 2)), clusters({"t": TargetTopic("1", 2, 9)}, t=3), {}),
     ("made before it was stored", state(copied("t", 2)), clusters({"t": TargetTopic("1", 3, 9)}, t=3), {}),
+    (
+        "new partition, append",
+        state(copied("t", 2)),
+        clusters({"t": TargetTopic("1", 3, 9, (2,))}, t=3),
+        {"append": True},
+    ),
+    ("copied before", state(copied("t", 3)), clusters({"t": TargetTopic("1", 3, 9, (0, 1, 2))}, t=3), {}),
     ("target grew", state(copied("t", 2)), clusters({"t": TargetTopic("1", 3, 9)}, t=2), {}),
     ("a mirror of other topics", NOTHING, clusters(mirrors={"back": back("u")}, t=2), {}),
     ("a mirror of another cluster", NOTHING, clusters(mirrors={"back": back("t", source="third")}, t=2), {}),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -109,10 +108,14 @@ async def _target_topics(cluster: Cluster, names: Collection[str]) -> dict[str, 
     partitions = [partition for each in await gather(cluster.partitions, names) for partition in each]
     first = await _resolved(cluster, partitions, EARLIEST)
     last = await _resolved(cluster, partitions, LATEST)
-    records: Counter[str] = Counter()
+    records: dict[str, dict[int, int]] = {name: {} for name in names}
     for partition in partitions:
-        records[partition.topic] += last.get(partition, 0) - first.get(partition, 0)
-    return {n: TargetTopic(topic.topic_id, len(topic.partitions), records[n]) for n, topic in described.items()}
+        if span := last.get(partition, 0) - first.get(partition, 0):
+            records[partition.topic][partition.partition] = span
+    return {
+        n: TargetTopic(topic.topic_id, len(topic.partitions), sum(records[n].values()), records[n].keys())
+        for n, topic in described.items()
+    }
 
 
 async def has_members(cluster: Cluster, group: str) -> bool:

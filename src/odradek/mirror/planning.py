@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from odradek.errors import ConfigError
@@ -66,11 +66,13 @@ class TargetTopic:
         topic_id: Its id, where brokers have ids.
         partitions: How many it has.
         records: How many offsets its log spans.
+        written: Numbers of the partitions that have records.
     """
 
     topic_id: str | None
     partitions: int
     records: int
+    written: Collection[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +213,11 @@ def _of_topic(config: MirrorConfig, copied: CopiedTopic | None, name: str, topic
         return []
     wanted = len(topics.source[name]) if config.topics.by_source else config.topics.partitions or target.partitions
     if copied is not None:
-        return _of_rule(config, copied, target) or _of_growth(copied, target, wanted)
+        return (
+            _of_rule(config, copied, target)
+            or _of_growth(copied, target, wanted)
+            or _of_new_partitions(config, copied, target, topics.source[name])
+        )
     if target.partitions != wanted:
         where = "on the source" if config.topics.by_source else "in this file (topics.partitions)"
         return [
@@ -280,6 +286,22 @@ def _of_growth(copied: CopiedTopic, target: TargetTopic, wanted: int) -> list[st
             "where new ones were added: add as many on the source, or copy it elsewhere in another mirror"
         ]
     return []
+
+
+def _of_new_partitions(
+    config: MirrorConfig, copied: CopiedTopic, target: TargetTopic, source: Iterable[TopicPartition]
+) -> list[str]:
+    """Return why partitions that are new on the source cannot be copied to those that the target has already."""
+    if copied.rule is not None or config.topics.append:
+        return []
+    known = len(copied.partitions)
+    new = range(known, known + len(set(source) - copied.partitions.keys()))
+    return [
+        f"topic {copied.target!r} has records in partition {number} on the target, which is new on the source: delete "
+        "them, or set topics.append = true"
+        for number in new
+        if number in target.written
+    ]
 
 
 def plan_topics(config: MirrorConfig, state: StoredState, topics: ClusterTopics, tasks: int) -> list[PlannedTopic]:
