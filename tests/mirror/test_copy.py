@@ -14,11 +14,12 @@ from odradek.mirror.clusters import Clusters, read_progress, read_state
 from odradek.mirror.config import MirrorConfig
 from odradek.mirror.planning import MirrorRefused
 from odradek.mirror.run import MirrorResult, run_open
+from odradek.mirror.sources import ClusterSource
 from odradek.mirror.status import status_open
 from odradek.mirror.stored import CopyProgress, Progress, SourcePosition, StoredState, stored_records
 from odradek.testing import MemoryCluster
 
-from .mirrors import config_of, copied, opened, partition, records, same
+from .mirrors import config_of, copied, opened, partition, records, same, url_of
 
 pytestmark = pytest.mark.anyio
 
@@ -145,6 +146,18 @@ async def test_limits_slow_a_run_down() -> None:
     await run_mirror(source, target, config_of("t", run=limited))
     assert anyio.current_time() - started >= 0.39  # the first second of it is free
     assert same(source, target, "t")
+
+
+async def test_a_source_that_has_an_id_since_it_was_upgraded_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = filled({"t": 1}), MemoryCluster()
+    config = config_of("t", source={"url": "kafka://source"})
+    with monkeypatch.context() as before:  # Kafka 0.10.1 brought ids of clusters
+        before.setattr(ClusterSource, "identity", url_of)
+        await run_mirror(source, target, config)
+    source.append("t", rows(5, 100))
+    assert copied(await run_mirror(source, target, config)) == 5
+    moved = config_of("t", source={"url": "kafka://elsewhere"})
+    assert copied(await run_mirror(source, target, moved)) == 0  # its id is noted now
 
 
 # ---- following -----------------------------------------------------------------------------------------------

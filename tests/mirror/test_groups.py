@@ -377,14 +377,14 @@ async def test_a_partition_of_which_nothing_was_copied(pair: Pair, append: bool)
 
 
 async def test_a_mirror_of_another_source_is_refused(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    pair.write(b"1")
-    await run(pair.mirror(name="m"))
-    pair.source.set_committed("g", {PARTITION: 1})
-
     async def other(source: ClusterSource) -> str:
         return (await url_of(source)).replace("source", "another")
 
-    monkeypatch.setattr(ClusterSource, "identity", other)
+    pair.write(b"1")
+    with monkeypatch.context() as before:
+        before.setattr(ClusterSource, "identity", other)
+        await run(pair.mirror(name="m"))
+    pair.source.set_committed("g", {PARTITION: 1})
     with pytest.raises(MirrorRefused, match="copies from"):
         await groups(pair.mirror(name="m"), apply=True)
     assert pair.on_target("g") is None

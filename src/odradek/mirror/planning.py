@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from odradek.errors import ConfigError
 from odradek.mirror.config import TOPICS, MirrorConfig
+from odradek.mirror.sources import servers_of
 from odradek.mirror.stored import CopiedTopic, CopyRule, CopyTarget, MirrorIdentity, StoredState
 from odradek.types import TopicPartition, by_broker
 
@@ -171,7 +172,8 @@ def _of_clusters(config: MirrorConfig, state: StoredState, topics: ClusterTopics
         return [f"source and target are the same cluster ({now.source}): a mirror copies from one cluster to another"]
     if state.finished is not None:
         return [finished_text(config)]
-    if stored is not None and stored.source != now.source:
+    same = (now.source, servers_of(config.source.url))  # it has an id since it was upgraded to 0.10.1 or later
+    if stored is not None and stored.source not in same:
         return [
             f"the mirror {config.name!r} copies from {stored.source}, and this file names {now.source}: "
             "give this mirror another name"

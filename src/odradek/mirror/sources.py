@@ -17,7 +17,7 @@ from odradek.mirror.bookmarks import bookmark_of, positions_of
 from odradek.mirror.stored import SourcePosition
 from odradek.types import EARLIEST, Position, StartPosition, TopicPartition
 
-__all__ = ["LATEST_TIMESTAMP", "ClusterSource", "MirrorSource", "SourceBatches", "Starts"]
+__all__ = ["LATEST_TIMESTAMP", "ClusterSource", "MirrorSource", "SourceBatches", "Starts", "servers_of"]
 
 Starts: TypeAlias = Mapping[TopicPartition, SourcePosition | None]
 """Partition -> where reading begins; None: with the first record that there is."""
@@ -113,7 +113,7 @@ class ClusterSource:
     async def identity(self) -> str:
         """Return the id of the cluster; where brokers have none (before 0.10.1), its URL without a user."""
         described = (await self.cluster.admin.describe_cluster()).cluster_id
-        return _servers(self._url) if described is None else described
+        return servers_of(self._url) if described is None else described
 
     async def listed(self) -> Collection[str] | None:
         try:
@@ -183,7 +183,7 @@ class ReaderBatches:
         return self._reader.statistics().lag
 
 
-def _servers(url: str) -> str:
+def servers_of(url: str) -> str:
     """Return a URL without a user, its servers in order."""
     scheme, _, rest = url.partition("://")
     servers, slash, chroot = rest.partition("/")
