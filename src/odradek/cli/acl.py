@@ -231,5 +231,5 @@ def remove(url: str, apply: bool, as_lines: bool, **options: Any) -> int:
         entries = list(ask(url, lambda admin: admin.describe_acls(which)))
     rows: Rows = sorted((_row(entry) for entry in entries), key=str)
     echo_rows(HEAD, rows, as_lines)
-    echo_dry_run(apply, "removed")
+    echo_dry_run(apply, "removed", empty=not rows)
     return echo_failures(failed)

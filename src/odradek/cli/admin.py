@@ -47,10 +47,10 @@ def ask(url: str, call: Callable[[Admin], Awaitable[T]]) -> T:
     return od.run(main)
 
 
-def echo_dry_run(apply: bool, did: str = "changed") -> None:
-    """Say on standard error that a command has only printed what it would do."""
+def echo_dry_run(apply: bool, did: str = "changed", *, empty: bool = False) -> None:
+    """Say on standard error that a command has only printed what it would do, or that there is nothing to do."""
     if not apply:
-        click.echo(f"nothing was {did}: add --apply", err=True)
+        click.echo("there is nothing to do" if empty else f"nothing was {did}: add --apply", err=True)
 
 
 def setting(text: str) -> tuple[str, str]:

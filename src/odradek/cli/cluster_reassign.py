@@ -57,7 +57,7 @@ def reassign(url: str, plan: TextIO | None, cancel: bool, wait: bool, apply: boo
     if apply and results.done:
         undo = _undo({p: before[p] for p in results.done})
         echo_json({"undo": undo}) if as_lines else click.echo(f"undo: {undo}")
-    echo_dry_run(apply)
+    echo_dry_run(apply, empty=all(list(before[p]) == list(targets[p]) for p in targets))
     code = echo_failures(results.failed)
     if wait and results.done:
         od.run(_wait, url, list(results.done))
@@ -104,7 +104,7 @@ def _in_progress(
     width = len(head) if cancel else len(head) - 1
     echo_rows(head[:width], [row[:width] for row in rows], as_lines)
     if cancel:
-        echo_dry_run(apply, "cancelled")
+        echo_dry_run(apply, "cancelled", empty=not moves)
     return echo_failures(failed)
 
 

@@ -88,7 +88,7 @@ def elect(url: str, names: Sequence[str], unclean: bool, apply: bool, as_lines: 
         if p not in results.failed
     ]
     echo_rows(["topic", "partition", "leader", "preferred", "in_sync", "elected"], rows, as_lines)
-    echo_dry_run(apply)
+    echo_dry_run(apply, empty=not rows)
     return echo_failures(results.failed)
 
 

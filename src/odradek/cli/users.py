@@ -140,7 +140,7 @@ def remove(url: str, names: Sequence[str], mechanism: str | None, apply: bool, a
             failed |= {(name, each): error for name, error in results.failed.items()}
     rows: Rows = [[*pair, apply] for pair in sorted(present) if pair not in failed]
     echo_rows(["user", "mechanism", "removed"], rows, as_lines)
-    echo_dry_run(apply, "removed")
+    echo_dry_run(apply, "removed", empty=not rows)
     without = sorted(set(names) - {name for name, _ in present})
     for name in without:
         click.echo(f"odradek: {name}: there is no such password", err=True)
