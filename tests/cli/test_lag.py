@@ -125,6 +125,19 @@ def test_a_lag_that_is_not_known_is_not_left_out(
     assert run(command) == 0
 
 
+def test_the_position_on_a_partition_without_a_leader_can_be_restored(
+    leaderless: MemoryCluster, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    before, saved = leaderless.committed("g"), tmp_path / "positions"
+    assert run(["lag", "g", "--json"]) == 1
+    saved.write_text(capfd.readouterr().out)
+    rows = {row["partition"]: row for row in jsons(saved.read_text()) if "topic" in row}
+    assert (rows[0]["committed"], rows[0]["end"], rows[0]["lag"], rows[1]["lag"]) == (1, None, None, 1)
+    leaderless.start_broker(1)
+    leaderless.set_committed("g", dict.fromkeys(before, 2))
+    assert run(["seek", "g", "--to-file", str(saved), "--apply"]) == 0 and leaderless.committed("g") == before
+
+
 @pytest.mark.parametrize("apply", [[], ["--apply"]])
 def test_positions_that_cannot_be_shifted_are_not_left_out(
     leaderless: MemoryCluster, apply: list[str], capfd: pytest.CaptureFixture[str]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import anyio
@@ -14,7 +15,7 @@ from odradek.cli.options import JSON, clustered, examples
 from odradek.cli.output import echo_failures, echo_json, table
 from odradek.client.group_lag import group_lag
 from odradek.core.admin import GroupDescription, MemberDescription, PartitionLag
-from odradek.types import TopicPartition
+from odradek.types import Position, TopicPartition
 
 __all__ = ["GroupLag", "lag"]
 
@@ -27,12 +28,13 @@ class GroupLag(NamedTuple):
     Args:
         rows: Its partitions.
         described: The group; None: the cluster does not describe groups.
-        leaderless: Partitions of its topics that are not in `rows`, as no broker leads them now.
+        leaderless: Partitions of its topics that are not in `rows`, as no broker leads them now -> the position that
+            the group has committed; None: none.
     """
 
     rows: Mapping[TopicPartition, PartitionLag]
     described: GroupDescription | None
-    leaderless: Sequence[TopicPartition] = ()
+    leaderless: Mapping[TopicPartition, Position | None] = MappingProxyType({})
 
     @property
     def total(self) -> int:
@@ -43,10 +45,10 @@ class GroupLag(NamedTuple):
         """Return the lag of the partitions of one member."""
         return sum(row.lag for row in self.rows.values() if row.member == member_id)
 
-    def member(self, row: PartitionLag) -> MemberDescription | None:
+    def member(self, partition: TopicPartition) -> MemberDescription | None:
         """Return the member that has a partition."""
         members = () if self.described is None else self.described.members
-        return next((each for each in members if each.member_id == row.member), None)
+        return next((each for each in members if partition in each.partitions), None)
 
     @property
     def state(self) -> dict[str, object]:
@@ -116,7 +118,7 @@ async def _group_lag(k: od.Cluster, group: str) -> GroupLag:
     positions = await k.admin.group_positions(group)
     rows = await group_lag(k.driver, group, positions)
     topics = sorted({partition.topic for partition in positions})
-    leaderless = [p for topic in topics for p in await k.partitions(topic) if p not in rows]
+    leaderless = {p: positions.get(p) for topic in topics for p in await k.partitions(topic) if p not in rows}
     try:
         described = (await k.admin.describe_groups(group)).done.get(group)
     except od.Unsupported:
@@ -137,8 +139,8 @@ def _warn(lags: Lags) -> None:
 def _print(lags: Lags, totals_only: bool, as_lines: bool, *, clear: bool) -> None:
     totals = {group: each for group, each in lags.items() if each.rows}
     if as_lines:
-        for group, each in {} if totals_only else totals.items():
-            for row in _rows(each):
+        for group, each in {} if totals_only else lags.items():
+            for row in [*_rows(each), *_leaderless_rows(each)]:
                 echo_json({"group": group, **row})
         for group, each in totals.items():
             echo_json({"group": group, **each.state, "lag": each.total})
@@ -154,22 +156,27 @@ def _print(lags: Lags, totals_only: bool, as_lines: bool, *, clear: bool) -> Non
 
 
 def _rows(group: GroupLag) -> list[dict[str, object]]:
-    rows: list[dict[str, object]] = []
-    for partition, row in group.rows.items():
-        member = group.member(row)
-        rows.append(
-            {
-                "topic": partition.topic,
-                "partition": partition_id(partition),
-                "committed": row.committed,
-                "end": row.end,
-                "lag": row.lag,
-                "member": row.member,
-                "client": None if member is None else member.client_id,
-                "host": None if member is None else member.host,
-            }
-        )
-    return rows
+    return [_row(group, p, row.committed, row.end, row.lag) for p, row in group.rows.items()]
+
+
+def _leaderless_rows(group: GroupLag) -> list[dict[str, object]]:
+    return [_row(group, partition, committed, None, None) for partition, committed in group.leaderless.items()]
+
+
+def _row(
+    group: GroupLag, partition: TopicPartition, committed: Position | None, end: Position | None, lag: int | None
+) -> dict[str, object]:
+    member = group.member(partition)
+    return {
+        "topic": partition.topic,
+        "partition": partition_id(partition),
+        "committed": committed,
+        "end": end,
+        "lag": lag,
+        "member": None if member is None else member.member_id,
+        "client": None if member is None else member.client_id,
+        "host": None if member is None else member.host,
+    }
 
 
 def _print_partitions(group: GroupLag) -> None:
