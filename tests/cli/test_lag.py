@@ -138,6 +138,15 @@ def test_the_position_on_a_partition_without_a_leader_can_be_restored(
     assert run(["seek", "g", "--to-file", str(saved), "--apply"]) == 0 and leaderless.committed("g") == before
 
 
+def test_a_file_of_positions_that_is_not_utf_8_is_refused_with_its_line(
+    leaderless: MemoryCluster, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    saved = tmp_path / "positions"
+    saved.write_bytes('{"group": "g", "topic": "t", "partition": 0, "committed": 1}\n'.encode("utf-16"))
+    assert run(["seek", "g", "--to-file", str(saved)]) == 2
+    assert "line 1 is not from `odradek lag GROUP --json`" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("apply", [[], ["--apply"]])
 def test_positions_that_cannot_be_shifted_are_not_left_out(
     leaderless: MemoryCluster, apply: list[str], capfd: pytest.CaptureFixture[str]

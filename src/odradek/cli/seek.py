@@ -59,7 +59,7 @@ Find = Callable[[od.Cluster], Awaitable[Wanted]]
 @click.option(
     "--to-file",
     "file",
-    type=click.File(encoding="utf-8"),
+    type=click.File(encoding="utf-8", errors="replace"),  # the line is refused, with its number
     metavar="FILE",
     help="To the positions in this file, which `odradek lag GROUP --json` has printed; - is standard input.",
 )
