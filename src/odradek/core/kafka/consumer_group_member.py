@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 
 from odradek.core.kafka.broker_errors import broker_error
-from odradek.core.kafka.group_effects import Assign, GroupCoordinator, ResolveTopics, Revoke
+from odradek.core.kafka.group_effects import Assign, ResolveTopics, Revoke
 from odradek.core.kafka.member_base import BaseMember
 from odradek.core.kafka.member_states import MAX_UNKNOWN_ERRORS, MOVED, NO_SUCH_GROUP, MemberSettings, loss_reason
 from odradek.core.kafka.transaction_requests import GroupMetadata
@@ -106,7 +106,7 @@ class ConsumerGroupMember(BaseMember[ConsumerGroupState, ConsumerGroupEvent]):
         regex: str = "",
         server_assignor: str | None = None,
     ) -> None:
-        super().__init__(CONSUMER_GROUP_MEMBER, _E.FAIL, settings, topics)
+        super().__init__(CONSUMER_GROUP_MEMBER, _E.FAIL, _E.LEFT, settings, topics)
         self.member_id, self.regex, self.server_assignor = member_id, regex, server_assignor
         self.epoch = JOIN_EPOCH
         self._target: tuple[TopicIdPartitions, ...] | None = None
@@ -198,12 +198,8 @@ class ConsumerGroupMember(BaseMember[ConsumerGroupState, ConsumerGroupEvent]):
     def _read(self, sent: Request[Any], response: Response, now: float, backoff_s: float) -> None:
         match response:
             case FindCoordinatorResponse():
-                if response.error_code and self.state is _S.LEAVING:
-                    self._go(_E.LEFT)  # the coordinator removes the member when its session times out
-                elif response.error_code:
-                    self._react(ErrorCode(response.error_code), now, backoff_s)
-                else:
-                    self.coordinator = GroupCoordinator(response.node_id, response.host, response.port)
+                if code := self._read_coordinator(response):
+                    self._react(ErrorCode(code), now, backoff_s)
             case ConsumerGroupHeartbeatResponse():
                 self._receive_heartbeat(sent, response, now, backoff_s)
             case _:
@@ -285,10 +281,7 @@ class ConsumerGroupMember(BaseMember[ConsumerGroupState, ConsumerGroupEvent]):
         self, sent: Request[Any], response: ConsumerGroupHeartbeatResponse, now: float, backoff_s: float
     ) -> None:
         if self.state is _S.LEAVING:
-            if self._leaves_elsewhere(response.error_code):
-                self._find_coordinator(now, backoff_s)
-            elif _tried_to_leave(sent):
-                self._go(_E.LEFT)
+            self._leave_answered(response.error_code, now, backoff_s, tried=_tried_to_leave(sent))
             return
         if response.error_code == ErrorCode.FENCED_MEMBER_EPOCH and self._was_overtaken(sent):
             self._say_everything()
@@ -379,10 +372,6 @@ class ConsumerGroupMember(BaseMember[ConsumerGroupState, ConsumerGroupEvent]):
         if error == ErrorCode.UNKNOWN_SERVER_ERROR:
             return self._unknown_errors <= MAX_UNKNOWN_ERRORS
         return error.retriable or (error == ErrorCode.UNRELEASED_INSTANCE_ID and self.state is _S.JOINING)
-
-    def _find_coordinator(self, now: float, backoff_s: float) -> None:
-        super()._find_coordinator(now, backoff_s)
-        self._heartbeat_at = 0.0
 
 
 def _tried_to_leave(sent: Request[Any]) -> bool:

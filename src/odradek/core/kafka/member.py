@@ -12,7 +12,7 @@ from typing import Any
 
 from odradek.core.kafka.assignors import Assignment, Assignor, Topics
 from odradek.core.kafka.broker_errors import broker_error
-from odradek.core.kafka.group_effects import Assign, Compute, GroupCoordinator, Revoke
+from odradek.core.kafka.group_effects import Assign, Compute, Revoke
 from odradek.core.kafka.group_leader import GroupLeader
 from odradek.core.kafka.member_base import BaseMember
 from odradek.core.kafka.member_requests import heartbeat_request, join_request, leave_request, sync_request
@@ -65,7 +65,7 @@ class Member(BaseMember[ClassicMemberState, ClassicMemberEvent]):
     def __init__(self, settings: MemberSettings, assignors: Sequence[Assignor], topics: frozenset[str]) -> None:
         if not assignors or not settings.group:
             raise ConfigError("a group member needs a group id and at least one assignor")
-        super().__init__(MEMBER, _E.FAIL, settings, topics)
+        super().__init__(MEMBER, _E.FAIL, _E.LEFT, settings, topics)
         self._assignors = {assignor.name: assignor for assignor in assignors}
         self.cooperative = all(assignor.cooperative for assignor in assignors)
         self.generation = NO_GENERATION
@@ -177,10 +177,8 @@ class Member(BaseMember[ClassicMemberState, ClassicMemberEvent]):
                 self._receive_sync(response, now, backoff_s)
             case HeartbeatResponse():
                 self._receive_heartbeat(sent, response, now, backoff_s)
-            case LeaveGroupResponse() if self._leaves_elsewhere(response.error_code):
-                self._find_coordinator(now, backoff_s)
             case LeaveGroupResponse():
-                self._go(_E.LEFT)
+                self._leave_answered(response.error_code, now, backoff_s)
             case _:
                 raise LocalProtocolError(f"{type(response).__name__} is not a response to {type(sent).__name__}")
 
@@ -255,14 +253,10 @@ class Member(BaseMember[ClassicMemberState, ClassicMemberEvent]):
     # ---- inside: responses ----
 
     def _receive_coordinator(self, response: FindCoordinatorResponse, now: float, backoff_s: float) -> None:
-        if response.error_code and self.state is _S.LEAVING:
-            self._go(_E.LEFT)
-            return
-        if response.error_code:
-            self._react(ErrorCode(response.error_code), "FindCoordinator", now, backoff_s)
-            return
-        self.coordinator = GroupCoordinator(response.node_id, response.host, response.port)
-        self._confirm_session(now)
+        if code := self._read_coordinator(response):
+            self._react(ErrorCode(code), "FindCoordinator", now, backoff_s)
+        else:
+            self._confirm_session(now)
 
     def _receive_join(self, response: JoinGroupResponse, now: float, backoff_s: float) -> None:
         if self.state is _S.LEAVING:

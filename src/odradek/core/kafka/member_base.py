@@ -15,6 +15,7 @@ from odradek.core.kafka.member_states import MOVED, MemberSettings
 from odradek.core.states import Machine
 from odradek.errors import OdradekError
 from odradek.types import TopicPartition
+from odradek.wire.kafka.messages.groups import FindCoordinatorResponse
 from odradek.wire.kafka.schema import Request, Response
 
 __all__ = ["BaseMember"]
@@ -33,12 +34,15 @@ class BaseMember(ABC, Generic[S, E]):
     Args:
         machine: Its states; LEAVING, LEFT and FAILED are among them.
         on_error: The event of an error that ends it.
+        on_left: The event that it has left.
         settings: Group, timeouts and rack.
         topics: The topics it subscribes to.
     """
 
-    def __init__(self, machine: Machine[S, E], on_error: E, settings: MemberSettings, topics: frozenset[str]) -> None:
-        self._machine, self._on_error = machine, on_error
+    def __init__(
+        self, machine: Machine[S, E], on_error: E, on_left: E, settings: MemberSettings, topics: frozenset[str]
+    ) -> None:
+        self._machine, self._on_error, self._on_left = machine, on_error, on_left
         self.settings, self.topics = settings, topics
         self.state = machine.start
         self.member_id = ""
@@ -119,15 +123,29 @@ class BaseMember(ABC, Generic[S, E]):
         self._revoking = Revoke(partitions)
         self._effects.append(self._revoking)
 
-    def _leaves_elsewhere(self, error: int) -> bool:
-        """Return True if the response to a leaving member says that its group has moved: the new coordinator has the
-        member, and is to be told."""
-        self._refused_leaves += 1
-        return error in MOVED and self._refused_leaves <= MAX_REFUSED_LEAVES
-
     def _find_coordinator(self, now: float, backoff_s: float) -> None:
         self.coordinator = None
         self._in_flight.back_off(now, backoff_s)
+        self._heartbeat_at = 0.0
+
+    def _read_coordinator(self, response: FindCoordinatorResponse) -> int:
+        """Apply a response. Return the error that needs a reaction, or 0: with one, a leaving member has left."""
+        if not response.error_code:
+            self.coordinator = GroupCoordinator(response.node_id, response.host, response.port)
+        elif self.is_leaving:
+            self._go(self._on_left)  # the coordinator removes the member when its session times out
+        else:
+            return response.error_code
+        return 0
+
+    def _leave_answered(self, error: int, now: float, backoff_s: float, *, tried: bool = True) -> None:
+        """Handle the error code, or 0, of a response to a leaving member, `tried` if it is that of the request that
+        leaves. If the group has moved, the new coordinator has the member, and is told."""
+        self._refused_leaves += 1
+        if error in MOVED and self._refused_leaves <= MAX_REFUSED_LEAVES:
+            self._find_coordinator(now, backoff_s)
+        elif tried:
+            self._go(self._on_left)
 
     def _drop(self, reason: str) -> None:
         self._revoking = None

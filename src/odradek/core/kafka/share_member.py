@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 from odradek.core.kafka.broker_errors import broker_error
-from odradek.core.kafka.group_effects import Assign, GroupCoordinator, ResolveTopics, Revoke
+from odradek.core.kafka.group_effects import Assign, ResolveTopics, Revoke
 from odradek.core.kafka.member_base import BaseMember
 from odradek.core.kafka.member_states import MAX_UNKNOWN_ERRORS, MOVED, MemberSettings
 from odradek.core.states import Machine
@@ -79,7 +79,7 @@ class ShareMember(BaseMember[ShareMemberState, ShareMemberEvent]):
     """
 
     def __init__(self, settings: MemberSettings, member_id: str, topics: frozenset[str]) -> None:
-        super().__init__(SHARE_GROUP_MEMBER, _E.FAIL, settings, topics)
+        super().__init__(SHARE_GROUP_MEMBER, _E.FAIL, _E.LEFT, settings, topics)
         self.member_id = member_id
         self.epoch = JOIN_EPOCH
         self.topic_ids: Mapping[str, bytes] = {}
@@ -150,12 +150,8 @@ class ShareMember(BaseMember[ShareMemberState, ShareMemberEvent]):
     def _read(self, sent: Request[Any], response: Response, now: float, backoff_s: float) -> None:
         match response:
             case FindCoordinatorResponse():
-                if response.error_code and self.state is _S.LEAVING:
-                    self._go(_E.LEFT)  # the coordinator removes the member when its session times out
-                elif response.error_code:
-                    self._react(ErrorCode(response.error_code), now, backoff_s, response.error_message)
-                else:
-                    self.coordinator = GroupCoordinator(response.node_id, response.host, response.port)
+                if code := self._read_coordinator(response):
+                    self._react(ErrorCode(code), now, backoff_s, response.error_message)
             case ShareGroupHeartbeatResponse():
                 self._receive_heartbeat(sent, response, now, backoff_s)
             case _:
@@ -165,10 +161,7 @@ class ShareMember(BaseMember[ShareMemberState, ShareMemberEvent]):
         self, sent: Request[Any], response: ShareGroupHeartbeatResponse, now: float, backoff_s: float
     ) -> None:
         if self.state is _S.LEAVING:
-            if self._leaves_elsewhere(response.error_code):
-                self._find_coordinator(now, backoff_s)
-            elif _tried_to_leave(sent):
-                self._go(_E.LEFT)
+            self._leave_answered(response.error_code, now, backoff_s, tried=_tried_to_leave(sent))
         elif response.error_code:
             self._react(ErrorCode(response.error_code), now, backoff_s, response.error_message)
         else:
@@ -218,10 +211,6 @@ class ShareMember(BaseMember[ShareMemberState, ShareMemberEvent]):
             self._fail(Unsupported("a share group", "Kafka 4.1, and share.version 1"))
         else:
             self._fail(broker_error(error, f"{what}: {text}" if text else what))
-
-    def _find_coordinator(self, now: float, backoff_s: float) -> None:
-        super()._find_coordinator(now, backoff_s)
-        self._heartbeat_at = 0.0
 
 
 def _tried_to_leave(sent: Request[Any]) -> bool:
