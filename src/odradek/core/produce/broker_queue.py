@@ -187,9 +187,9 @@ class BrokerQueue:
         if (closed := self._oldest(self.closed)) is not None:
             return closed.created_at
         oldest = self._oldest(self.waiting)
-        due = self._back_off_ends if self.backing_off else inf
-        due = due if oldest is None else min(due, self._due_at(oldest))
-        return None if due == inf else due
+        if oldest is None:
+            return self._back_off_ends if self.backing_off else None
+        return min(self._due_at(oldest), self._back_off_ends if self.backing_off else inf)
 
     def _may_send(self) -> bool:
         if self._sequences is not None and not self._sequences.ready:
