@@ -234,6 +234,7 @@ _NOT_COPIED = (
 refuse records which are older than when they were written to the source."""
 
 NO_LIMIT = str((1 << 63) - 1)
+"""Value of `LATEST_TIMESTAMP` of topics that take any, as those of brokers before 3.6 do."""
 
 
 async def create_mirror_topic(config: MirrorConfig, cluster: Cluster) -> None:

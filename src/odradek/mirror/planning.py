@@ -296,12 +296,10 @@ def _of_new_partitions(
     """Return why partitions that are new on the source cannot be copied to those that the target has already."""
     if copied.rule is not None or config.topics.append:
         return []
-    known = len(copied.partitions)
-    new = range(known, known + len(set(source) - copied.partitions.keys()))
     return [
         f"topic {copied.target!r} has records in partition {number} on the target, which is new on the source: delete "
         "them, or set topics.append = true"
-        for number in new
+        for _, number in _new_partitions(source, copied.partitions)
         if number in target.written
     ]
 
@@ -322,10 +320,9 @@ def plan_topics(config: MirrorConfig, state: StoredState, topics: ClusterTopics,
         target, known = topics.target.get(target_name), state.topics.get(name)
         destinations = dict(known.partitions) if known is not None else {}
         rule = _rule(config, len(partitions) if target is None else target.partitions) if known is None else known.rule
-        for partition in sorted(set(partitions) - destinations.keys(), key=by_broker):
+        for partition, number in _new_partitions(partitions, destinations):
             task = min(range(tasks), key=lambda number: (load[number], number))
             load[task] += 1
-            number = _number_on_target(partition, destinations)
             destinations[partition] = CopyTarget(number if rule is None else number % rule.partitions, task)
         count = 1 + max((to.partition for to in destinations.values()), default=0)
         if rule is not None:
@@ -338,6 +335,10 @@ def plan_topics(config: MirrorConfig, state: StoredState, topics: ClusterTopics,
     return planned
 
 
-def _number_on_target(partition: TopicPartition, destinations: Mapping[TopicPartition, CopyTarget]) -> int:
-    """Return the number of a partition on the target: its own; of one of a 0.7 broker, the next that is free."""
-    return partition.partition if partition.broker < 0 else len(destinations)
+def _new_partitions(
+    source: Iterable[TopicPartition], known: Mapping[TopicPartition, CopyTarget]
+) -> list[tuple[TopicPartition, int]]:
+    """Return the partitions that are not known yet, each with its number on the target: its own; of one of a 0.7
+    broker, the next that is free."""
+    new = sorted(set(source) - known.keys(), key=by_broker)
+    return [(p, p.partition if p.broker < 0 else number) for number, p in enumerate(new, len(known))]
