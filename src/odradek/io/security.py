@@ -1,5 +1,5 @@
-"""`Security`: how a client proves who it is, and how it knows the brokers. Options only; `io.tls` and
-`io.kafka.authentication` use them."""
+"""`Security`: how a client proves who it is, and how it knows the brokers. Options, and how a token provider is called;
+`io.tls` and `io.kafka.authentication` use them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from odradek import arguments
 from odradek.errors import ConfigError, OdradekError
 
-__all__ = ["SECURITY", "Security", "TokenError", "TokenProvider"]
+__all__ = ["SECURITY", "Security", "TokenError", "TokenProvider", "ask_provider"]
 
 TokenProvider = Callable[[], Awaitable[str | tuple[str, float]]]
 """An asynchronous function that returns a bearer token, or a token and the time when it expires (s since the epoch)."""
@@ -22,6 +22,14 @@ TokenProvider = Callable[[], Awaitable[str | tuple[str, float]]]
 class TokenError(OdradekError):
     """A token provider has no token; `retriable` says whether it may have one later. Its text is shown in errors and
     logs, unlike those of other exceptions of providers."""
+
+
+async def ask_provider(provider: TokenProvider) -> str | tuple[str, float]:
+    """Return what a token provider returns. Raises what it raises, and TypeError if that has no token."""
+    answer = await provider()
+    if not isinstance(answer[0] if isinstance(answer, tuple) else answer, str):
+        raise TypeError("a token provider returns a text, or a text and the time when it expires")
+    return answer
 
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")

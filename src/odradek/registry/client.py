@@ -19,7 +19,7 @@ from odradek.core.backoff import Backoff
 from odradek.errors import Closed, ConfigError, OdradekError
 from odradek.io.http import closing_handshakes
 from odradek.io.retry import retry
-from odradek.io.security import SECURITY, Security, TokenProvider
+from odradek.io.security import SECURITY, Security, TokenProvider, ask_provider
 from odradek.io.tls import ContextSource
 from odradek.registry.schemas import (
     MISSING_CODES,
@@ -268,16 +268,13 @@ class SchemaRegistry:
         if self._token is None or isinstance(self._token, str):
             return self._token or ""
         try:
-            made = await self._token()
-            token = made[0] if isinstance(made, tuple) else made
-            if not isinstance(token, str):
-                raise TypeError("a token provider returns a text, or a text and the time when it expires")
+            made = await ask_provider(self._token)
         except OdradekError:
             raise
         except Exception as error:  # whatever a provider raises; its text may have a secret
             why = f"no token: the token provider raised {type(error).__name__}"
             raise RegistryError(self._shown, why) from error
-        return token
+        return made if isinstance(made, str) else made[0]
 
     def _answer(self, response: httpx2.Response, read: Read) -> Any:
         try:

@@ -26,7 +26,7 @@ from odradek.io.kafka.handshake import Login
 from odradek.io.kafka.msk import MskIam
 from odradek.io.kafka.oidc import ClientCredentials
 from odradek.io.notifier import Notifier
-from odradek.io.security import Security, TokenError, TokenProvider
+from odradek.io.security import Security, TokenError, TokenProvider, ask_provider
 
 __all__ = ["TokenSource", "login", "token_provider"]
 
@@ -148,10 +148,8 @@ class TokenSource:
     async def _fetch(self) -> None:
         try:
             with anyio.fail_after(self._timeout_s):
-                answer = await self._provider()
+                answer = await ask_provider(self._provider)
             token, expires_at = answer if isinstance(answer, tuple) else (answer, expiry_of(answer))
-            if not isinstance(token, str):
-                raise TypeError("a token provider returns a text, or a text and the time when it expires")
         except Exception as error:
             self._failure = error
             raise
