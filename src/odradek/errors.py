@@ -191,6 +191,10 @@ class RemoteProtocolError(ProtocolError):
     sent = True
 
 
+SKIP_HINT = 'corrupt="skip" continues behind it, corrupt="raw" hands over its bytes'
+"""Hint of a `CorruptMessage` behind which reading can go on."""
+
+
 class CorruptMessage(OdradekError):
     """A stored message that cannot be decoded.
 

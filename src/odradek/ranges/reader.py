@@ -23,6 +23,7 @@ from odradek.core.fetch.fetch_size import EntrySizes
 from odradek.core.fetch.read_ahead import MIN_FETCH_BYTES, decaying_maximum
 from odradek.core.interfaces import Extent, LogDecoder, PartitionFetch, ProtocolDriver
 from odradek.errors import (
+    SKIP_HINT,
     CorruptMessage,
     DeadlineError,
     LogTruncated,
@@ -390,7 +391,7 @@ def read_task(task: TaskPlan, request: ReadRequest) -> Generator[Chunk, None, No
             topic_id = task.topic_ids.get(part.partition.topic)
             yield from read_files(part, task.paths[part.partition], request, topic_id)
     except CorruptMessage as error:
-        if "corrupt=" in error.hint:  # with the option as users know it, if one helps
+        if error.hint == SKIP_HINT:  # with the option as users know it, if one helps
             error.hint = request.names.corrupt
         raise
     except MessageTooLarge as error:

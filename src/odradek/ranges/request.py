@@ -14,7 +14,7 @@ from odradek.client.cluster import Cluster
 from odradek.client.connect import connect
 from odradek.client.options import Tuning
 from odradek.core.interfaces import DecoderOptions, PositionUnit
-from odradek.errors import ConfigError, CorruptMessage
+from odradek.errors import SKIP_HINT, ConfigError, CorruptMessage
 from odradek.io.drivers import brokers_url
 from odradek.io.security import Security
 from odradek.ranges.offsets import Positions
@@ -133,7 +133,7 @@ class RequestNames(NamedTuple):
     max_message_bytes: str = "max_message_bytes"
     skip_loss: str = "fail_on_data_loss=False"
     start_at_end: str = "start_at_end=True"
-    corrupt: str = 'corrupt="skip" continues behind it, corrupt="raw" hands over its bytes'
+    corrupt: str = SKIP_HINT
 
 
 NAMES = RequestNames()

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from odradek import engine
 from odradek.engine import Buffer
-from odradek.errors import CorruptMessage
+from odradek.errors import SKIP_HINT, CorruptMessage
 from odradek.types import Columns, TopicPartition
 from odradek.wire.compression import CompressionError, CompressionType
 from odradek.wire.decoding import DecodingOptions
@@ -43,8 +43,6 @@ does not matter.
 """
 
 _MAX_OFFSET = (1 << 63) - 1
-
-_HINT = 'corrupt="skip" continues behind it, corrupt="raw" hands over its bytes'
 
 
 class FetchContext(NamedTuple):
@@ -204,7 +202,7 @@ class EntryDecoder:
             data, start, len(data), self._max_run_entry, self._max_decompressed, shows_all
         )
 
-    def corrupt_message(self, position: int, reason: str, hint: str = _HINT) -> CorruptMessage:
+    def corrupt_message(self, position: int, reason: str, hint: str = SKIP_HINT) -> CorruptMessage:
         """Return the error for damage at a position."""
         error = CorruptMessage(str(self._partition), position, reason)
         error.hint = hint
