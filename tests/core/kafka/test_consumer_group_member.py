@@ -218,6 +218,20 @@ def test_unknown_topic_ids_are_resolved_first() -> None:
     assert driver.poll()[0] == Assign(tp(0, topic="u"))
 
 
+def test_a_member_that_is_given_only_what_was_deleted_has_joined_with_nothing() -> None:
+    driver = Driver().coordinated()
+    driver.expect(target(0, 1, topic_id=ID_U))
+    assert driver.poll() == [ResolveTopics(frozenset({ID_U}))]
+    driver.member.resolved({})
+    assert driver.poll() == [Assign(tp())]
+    driver.now = 5
+    driver.expect(target(epoch=2))
+    assert driver.poll() == []
+    driver.now = 10
+    driver.expect(target(0, epoch=3))
+    assert driver.poll()[0] == Assign(tp(0))
+
+
 def test_a_new_subscription_is_said_at_once() -> None:
     driver = Driver(regex="t.*").joined(0)
     driver.member.subscribe(frozenset({"t"}), "t.*")

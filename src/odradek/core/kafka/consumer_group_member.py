@@ -118,6 +118,7 @@ class ConsumerGroupMember(BaseMember[ConsumerGroupState, ConsumerGroupEvent]):
         self._sent: Mapping[str, Any] = {}  # the fields that the coordinator has
         self._had_regex = bool(regex)
         self._interval_s = settings.heartbeat_interval_s
+        self._is_assigned = False  # since it joined: also of a target without anything for it
 
     def __repr__(self) -> str:
         return (
@@ -299,9 +300,9 @@ class ConsumerGroupMember(BaseMember[ConsumerGroupState, ConsumerGroupEvent]):
         self._heartbeat_at = min(self._heartbeat_at, now + self._interval_s)
         if not self._sent:  # `heartbeat_answered` since this one left: a later one may have given back what this gives
             return
-        joins = self.state is _S.JOINING
-        if joins:
+        if self.state is _S.JOINING:
             self._go(_E.JOINED)
+            self._is_assigned = False
         if response.assignment is not None:
             self._target = response.assignment.topic_partitions
         if self._target is not None and self.state is _S.STABLE:
@@ -310,8 +311,6 @@ class ConsumerGroupMember(BaseMember[ConsumerGroupState, ConsumerGroupEvent]):
                 self._go(_E.UNRESOLVED)
                 self._effects.append(ResolveTopics(unknown))
         self._reconcile()
-        if joins and not self._target:
-            self._effects.append(Assign(frozenset()))  # a member of the group, although nothing is left for it
 
     def _was_overtaken(self, sent: Request[Any]) -> bool:
         """Return True if the coordinator may have refused a heartbeat only because another one, on another connection,
@@ -322,21 +321,23 @@ class ConsumerGroupMember(BaseMember[ConsumerGroupState, ConsumerGroupEvent]):
 
     def _reconcile(self) -> None:
         """Take the next step towards the known part of the target: give up what it lacks, then take what is new."""
-        if self._target is None or self.state is not _S.STABLE:
+        if self.state is not _S.STABLE:
             return  # the step in progress ends with another call
         # The coordinator gives a partition to its next member only after a heartbeat without it (KIP-848), and that one
         # waits for the user, who may have to commit first. The member takes new partitions afterwards: a heartbeat that
         # names them acknowledges the whole target.
-        wanted = self._wanted(self._target)
-        if wanted is self.owned:
+        wanted = self.owned if self._target is None else self._wanted(self._target)
+        if self._is_assigned and wanted is self.owned:
             return
         if self.owned - wanted:
             self._go(_E.REVOKE)
             self._revoke(self.owned - wanted)
             return
-        if wanted - self.owned:
-            self._effects.append(Assign(wanted - self.owned))
+        if new := wanted - self.owned:
             self._heartbeat_at = 0.0  # acknowledge at once
+        if new or not self._is_assigned:  # a member of the group, although nothing may be left for it
+            self._effects.append(Assign(new))
+            self._is_assigned = True
         self.owned = wanted
 
     def _wanted(self, target: tuple[TopicIdPartitions, ...]) -> frozenset[TopicPartition]:
