@@ -36,6 +36,8 @@ MAX_NAMED = 5
 _OTHER_TOPIC = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 """Codes for a topic that was deleted, and may be made again."""
 
+_MISSING = Committed(OffsetStep.RETRY, None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
 FINAL_STEPS = (OffsetStep.LOST, OffsetStep.FENCED, OffsetStep.FAIL)
 
 
@@ -81,6 +83,17 @@ class DeletedTopics:
         known, now = self._metadata.table.state.topics, anyio.current_time()
         gone = [p for p in unknown if p.topic in known and not known[p.topic].partitions]
         return [p for p in gone if now - self._gone_since.setdefault(p.topic, now) >= NOT_KNOWN_S]
+
+    async def missing_now(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Return those of the partitions whose topics do not exist, by metadata that is read now if they were missing
+        when it was read last. Raises OdradekError."""
+        if self._missing(partitions):
+            await self._metadata.refresh()
+        return self._missing(partitions)
+
+    def _missing(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        known, code = self._metadata.table.state.topics, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return [p for p in partitions if p.topic in known and known[p.topic].error_code == code]
 
 
 class KafkaOffsets:
@@ -177,6 +190,9 @@ class KafkaOffsets:
             raise Unsupported("metadata of committed positions", "Kafka 0.8.2")
 
         async def attempt() -> dict[TopicPartition, Committed]:
+            # A coordinator that takes names (before 4.2) would store the position of a topic that was deleted for one
+            # that was made since: what is missing is read again, and nothing is sent of it.
+            missing = await deleted.missing_now(left)
             table = topics.table.state
             for partition in [p for p in left if table.is_recreated(p.topic, topic_ids[p.topic])]:
                 del left[partition]
@@ -185,10 +201,9 @@ class KafkaOffsets:
             # The token is that of now. Between two attempts the heartbeat may have brought a newer epoch (KIP-848), and
             # the coordinator refuses the older one from then on: `refused` says whether the newer one may be accepted.
             sent = GroupMetadata(self.group) if token is None else token()
-            request = commit_request(self.with_epochs(left, metadata), sent, topic_ids)
-            response = await self._ask(OffsetCommitRequest, lambda versions: request, topic_ids.values())
-            read = read_commit(response, topic_ids)
-            answers = {p: read.get(p, Committed(OffsetStep.RETRY)) for p in left}
+            to_send = {p: at for p, at in left.items() if p not in missing}
+            answers = dict.fromkeys(left, _MISSING)
+            answers |= await self._commit_once(self.with_epochs(to_send, metadata), sent, topic_ids)
             for partition, answer in answers.items():
                 if answer.step is OffsetStep.DONE:
                     del left[partition]
@@ -207,6 +222,17 @@ class KafkaOffsets:
 
         if positions:
             await self._until_done(attempt, "positions not stored")
+
+    async def _commit_once(
+        self, offsets: Mapping[TopicPartition, Offset], token: GroupMetadata, topic_ids: Mapping[str, bytes]
+    ) -> dict[TopicPartition, Committed]:
+        """Return the result of one request, for each partition."""
+        if not offsets:
+            return {}
+        request = commit_request(offsets, token, topic_ids)
+        response = await self._ask(OffsetCommitRequest, lambda versions: request, topic_ids.values())
+        read = read_commit(response, topic_ids)
+        return {p: read.get(p, Committed(OffsetStep.RETRY)) for p in offsets}
 
     def with_epochs(
         self, positions: Mapping[TopicPartition, Position], metadata: Mapping[TopicPartition, str] = NO_METADATA
