@@ -916,6 +916,27 @@ def with_everything_committed() -> Coordinator:
     return peer
 
 
+async def test_a_partition_is_read_that_its_group_heard_of_before_this_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator assigns it (KIP-848), or a leader whose metadata is newer."""
+    peer, asked = with_everything_committed(), anyio.Event()
+    new = TopicPartition("t", 2)
+    grown = metadata_response(topic_response("t", 1, 1, 1))
+
+    def sync(request: SyncGroupRequest, version: int) -> SyncGroupResponse:
+        peer.answers[MetadataRequest] = lambda request, version: grown if len(peer.of(OffsetFetchRequest)) else METADATA
+        return SyncGroupResponse(assignment=encode_assignment([A, B, new]))
+
+    def fetch(request: FetchRequest, version: int) -> None:
+        if any(part.partition == 2 for topic in request.topics for part in topic.partitions):
+            asked.set()
+
+    peer.answers |= {SyncGroupRequest: sync, FetchRequest: fetch}
+    peer.positions[new] = 1
+    async with driver_at(peer, monkeypatch) as driver, Consumer(driver, "t", group="g", exit_within=3.0, max_blocked=0):
+        with anyio.fail_after(10):
+            await asked.wait()
+
+
 async def test_a_consumer_may_be_cancelled_at_any_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = with_everything_committed()
     async with driver_at(peer, monkeypatch) as driver:

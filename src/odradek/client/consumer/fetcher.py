@@ -24,6 +24,7 @@ from odradek.client.tasks import ShieldedTaskGroup
 from odradek.core.fetch.cursor import Cursor
 from odradek.core.fetch.partition_set import PartitionSet
 from odradek.core.interfaces import ProtocolDriver, RoutingTable
+from odradek.core.missing_partitions import why_missing
 from odradek.core.states import CursorState
 from odradek.errors import Closed, CorruptMessage, OdradekError, OffsetOutOfRange
 from odradek.io.notifier import Notifier
@@ -168,6 +169,8 @@ class Fetcher(PartitionSet):
             self.insert(cursor)
             self.compare_topic(cursor)
             self._assign_to_broker(cursor, table)
+        if self._lacks_partitions():
+            self._refresh_soon()
         self.available.notify()
 
     def seek(self, partition: TopicPartition, start: StartPosition, skip: int = 0) -> None:
@@ -285,6 +288,16 @@ class Fetcher(PartitionSet):
         exists = partition is None or self.driver.metadata.table.partitions(partition.topic)
         if not (exists or self.driver.logs.names_brokers):
             return
+        self._refresh_soon()
+
+    def _lacks_partitions(self) -> bool:
+        """Return True if a partition is read that the routing table does not have: it is new, and its group heard of it
+        first."""
+        table = self.driver.metadata.table
+        waiting = [p for p, cursor in self.cursors.items() if table.leader(p) is None and not cursor.at_end]
+        return not self.driver.logs.names_brokers and any(why_missing(p, table.partitions(p.topic)) for p in waiting)
+
+    def _refresh_soon(self) -> None:
         self._is_stale = True
         if not self._refreshing:
             self._refreshing = True
@@ -293,7 +306,7 @@ class Fetcher(PartitionSet):
     async def _refresh_metadata(self) -> None:
         failed = False
         try:
-            while self._is_stale:
+            while self._is_stale or self._lacks_partitions():
                 self._is_stale = False
                 try:
                     await self.driver.metadata.refresh()
