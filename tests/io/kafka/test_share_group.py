@@ -116,6 +116,33 @@ async def test_a_topic_that_is_deleted_is_not_read_until_the_assignment_lacks_it
                 await member.leave()
 
 
+async def test_a_partition_is_read_that_its_group_heard_of_before_this_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer, asked = ShareBroker(), anyio.Event()
+    topics = (TopicIdPartitions(topic_id=ID_T, partitions=(0, 1)),)
+
+    def heartbeat(request: ShareGroupHeartbeatRequest, version: int) -> ShareGroupHeartbeatResponse:
+        answer = peer.heartbeat(request, version)
+        return answer.__replace__(assignment=ShareGroupHeartbeatAssignment(topic_partitions=topics))
+
+    def fetch(request: ShareFetchRequest, version: int) -> ShareFetchResponse:
+        numbers = {part.partition_index for topic in request.topics for part in topic.partitions}
+        peer.t = topic_response("t", 1, 1, topic_id=ID_T)
+        if 1 in numbers:
+            asked.set()
+        return ShareFetchResponse()
+
+    peer.answers |= {ShareGroupHeartbeatRequest: heartbeat, ShareFetchRequest: fetch}
+    async with driver_at(peer, monkeypatch) as driver:
+        member = driver.share_group(ShareSubscription("g", frozenset({"t"})))
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(member.run)
+                tasks.start_soon(member.next_batch)
+                await asked.wait()
+                tasks.cancel_scope.cancel()
+            await member.leave()
+
+
 @pytest.mark.parametrize("answers", [True, False])
 async def test_a_member_whose_fetcher_fails_leaves_its_group(monkeypatch: pytest.MonkeyPatch, answers: bool) -> None:
     monkeypatch.setattr(share_group, "LEAVE_S", 0.5)

@@ -32,6 +32,7 @@ from odradek.core.kafka.share_session import (
     ShareLimits,
     ShareSession,
 )
+from odradek.core.missing_partitions import BETWEEN_READS_S, why_missing
 from odradek.errors import Closed, GroupError, OdradekError, Unsupported
 from odradek.io.kafka.group_topics import GroupTopics
 from odradek.io.kafka.offsets import CoordinatorAccess
@@ -259,8 +260,16 @@ class KafkaShareGroup:
             while self._is_stale:
                 self._is_stale = False
                 await retry(self._access.metadata.refresh, self._access.backoff)
+                if self._lacks_partitions():
+                    self._is_stale = True
+                    await anyio.sleep(BETWEEN_READS_S)
         finally:
             self._refreshing = False
+
+    def _lacks_partitions(self) -> bool:
+        """Return True if the metadata do not have a partition of this member: it is new."""
+        table = self._topics.table
+        return any(why_missing(p, table.partitions(p.topic)) for p in self._member.owned if table.leader(p) is None)
 
     # ---- the member ----
 
@@ -390,6 +399,8 @@ class KafkaShareGroup:
 
     def _distribute(self, tasks: TaskGroup) -> None:
         """Tell each fetcher its partitions, and start those that are missing."""
+        if self._lacks_partitions():
+            self._refresh_soon()
         table, wanted = self._topics.table, dict[Broker, dict[TopicPartition, bytes]]()
         for partition in self._member.owned:
             topic_id = self._member.topic_ids[partition.topic]
