@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent import futures
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -25,8 +27,18 @@ class TokenError(OdradekError):
 
 
 async def ask_provider(provider: TokenProvider) -> str | tuple[str, float]:
-    """Return what a token provider returns. Raises what it raises, and TypeError if that has no token."""
-    answer = await provider()
+    """Return what a token provider returns. Raises what it raises, and TypeError if that has no token.
+
+    Cancellation: that of the provider. One that raises CancelledError although this task is not cancelled, because it
+    awaits a task that was, has failed: the error of `concurrent.futures` stands for it.
+    """
+    try:
+        answer = await provider()
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise futures.CancelledError("the token provider awaits what was cancelled") from error
     if not isinstance(answer[0] if isinstance(answer, tuple) else answer, str):
         raise TypeError("a token provider returns a text, or a text and the time when it expires")
     return answer

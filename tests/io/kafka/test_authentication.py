@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from base64 import urlsafe_b64encode
@@ -120,6 +121,49 @@ async def test_a_provider_that_never_returns_costs_its_time_limit() -> None:
 
     with pytest.raises(Unreachable, match=r"the token provider: no answer within 0\.01 s"):
         await TokenSource(never, 0.01).ensure("b:1")
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_provider_that_awaits_a_cancelled_task_fails_and_cancels_nothing(anyio_backend: str) -> None:
+    provider, cancels = Provider(), iter((True, True, False))
+
+    async def provide() -> str | tuple[str, float]:
+        shared = asyncio.ensure_future(provider())
+        if next(cancels):
+            shared.cancel()
+        return await shared
+
+    source = TokenSource(provide, 5.0, Backoff(0, 1, 0.001), lambda: provider.now)
+    async with anyio.create_task_group() as group:
+        with pytest.raises(Unreachable, match="no token: the token provider raised CancelledError") as caught:
+            await source.ensure("b:1")
+        assert caught.value.retriable
+        source.refused()  # so that the task in the background has to fetch one
+        group.start_soon(source.run)
+        with anyio.fail_after(10):
+            await provider.succeeded.wait()
+        assert not group.cancel_scope.cancel_called
+        group.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_provider_is_cancelled_with_its_caller(anyio_backend: str) -> None:
+    ended = False
+
+    async def provide() -> str:
+        nonlocal ended
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended = True
+        raise AssertionError
+
+    task = asyncio.ensure_future(TokenSource(provide, 5.0).ensure("b:1"))
+    await wait_all_tasks_blocked()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended
 
 
 async def test_failures_in_the_background_are_logged_once_without_their_text(caplog: pytest.LogCaptureFixture) -> None:
