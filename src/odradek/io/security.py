@@ -39,9 +39,10 @@ async def ask_provider(provider: TokenProvider) -> str | tuple[str, float]:
         if task is None or task.cancelling():
             raise
         raise futures.CancelledError("the token provider awaits what was cancelled") from error
-    if not isinstance(answer[0] if isinstance(answer, tuple) else answer, str):
-        raise TypeError("a token provider returns a text, or a text and the time when it expires")
-    return answer
+    match answer:
+        case str() | (str(), int() | float()):
+            return answer
+    raise TypeError("a token provider returns a text, or a text and the time when it expires (s since the epoch)")
 
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")

@@ -194,7 +194,7 @@ async def test_a_token_that_has_expired_when_it_comes_is_replaced_with_a_back_of
     assert (source.token, provider.calls) == ("t2", 2)
 
 
-@pytest.mark.parametrize("answer", [None, 5, b"token", ("token",), (5, 5.0)])
+@pytest.mark.parametrize("answer", [None, 5, b"token", ("token",), (5, 5.0), ("token", None), ("token", "5")])
 async def test_what_is_no_token_is_refused(answer: Any) -> None:
     async def provide() -> Any:
         return answer
