@@ -65,7 +65,8 @@ class Security:
         sasl_password: Its password; of a delegation token, its HMAC.
         sasl_token: A bearer token that does not change (OAUTHBEARER); short-lived ones need `sasl_token_provider`.
         sasl_token_provider: Called for a bearer token before the first connection, and again ahead of its expiry. The
-            expiry is the one it returns, or that of a JSON Web Token; without either it is called for every connection.
+            expiry is the one it returns, that of a JSON Web Token, or the end of the session that a broker has granted
+            for it; while none is known it is called for every connection.
         sasl_oauth_token_url: The token endpoint of an OpenID Connect provider, where a token is fetched by client
             credentials (KIP-768): `https://provider/oauth2/token`. Needs `pip install odradek[oidc]`.
         sasl_oauth_client_id: The client's id there.

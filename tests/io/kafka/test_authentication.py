@@ -92,6 +92,49 @@ async def test_a_token_without_a_known_expiry_is_fetched_for_every_connection() 
     assert (source.token, provider.calls) == ("t3", 3)
 
 
+async def test_the_session_that_a_broker_grants_is_the_expiry_of_a_token_that_has_no_other() -> None:
+    provider = Provider(lifetime=None)
+    source = provider.source()
+    await source.ensure("b:1")
+    source.accepted(0.0)  # without a limit
+    await source.ensure("b:1")
+    source.accepted(100.0)
+    await source.ensure("b:1")
+    assert (source.token, provider.calls) == ("t2", 2)
+    provider.now += 81.0
+    await source.ensure("b:1")
+    assert (source.token, provider.calls) == ("t3", 3)
+    source.refused()
+    source.accepted(100.0)  # by another broker, before
+    await source.ensure("b:1")
+    assert (source.token, provider.calls) == ("t4", 4)
+
+
+async def test_a_token_is_replaced_before_the_session_ends_while_nothing_connects() -> None:
+    provider = Provider(lifetime=None)
+    source = provider.source()
+    await source.ensure("b:1")
+    provider.succeeded = anyio.Event()
+    async with anyio.create_task_group() as group:
+        group.start_soon(source.run)
+        await wait_all_tasks_blocked()
+        source.accepted(0.001)
+        provider.now += 1.0
+        with anyio.fail_after(10):
+            await provider.succeeded.wait()
+        group.cancel_scope.cancel()
+
+
+async def test_a_token_that_says_when_it_expires_outlives_a_session() -> None:
+    provider = Provider(lifetime=1000.0)
+    source = provider.source()
+    await source.ensure("b:1")
+    source.accepted(100.0)
+    provider.now += 700.0
+    await source.ensure("b:1")
+    assert provider.calls == 1
+
+
 async def test_a_provider_that_fails_is_an_error_that_shows_its_kind_and_not_its_text() -> None:
     source = Provider(failures=1).source()
     with pytest.raises(Unreachable, match="b:1: sasl: no token: the token provider raised RuntimeError") as caught:

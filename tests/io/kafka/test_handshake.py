@@ -679,6 +679,40 @@ async def test_a_token_that_a_broker_has_refused_is_not_shown_again() -> None:
     assert fetched == ["token0", "token1"] and b"token1" in shown[-1]
 
 
+async def test_a_token_without_a_known_expiry_is_replaced_before_a_session_is_renewed() -> None:
+    """The broker knows when it expires, and would refuse it."""
+    now, replaced = 1000.0, anyio.Event()
+    fetched: list[str] = []
+
+    async def provider() -> str:
+        await anyio.lowlevel.checkpoint()
+        fetched.append(f"token{len(fetched)}")
+        if len(fetched) == 2:
+            replaced.set()
+        return fetched[-1]
+
+    tokens = TokenSource(provider, 5.0, wall_clock=lambda: now)
+    bearer = login(Security(sasl_mechanism="OAUTHBEARER", sasl_token_provider=provider), tokens)
+    peer, shown = sasl_peer(), list[bytes]()
+
+    def answer(request: SaslAuthenticateRequest, version: int) -> SaslAuthenticateResponse:
+        shown.append(bytes(request.auth_bytes))
+        return SaslAuthenticateResponse(session_lifetime_ms=60_000)
+
+    peer.answers[SaslAuthenticateRequest] = answer
+    await tokens.ensure("b:9092")
+    async with connection_to(peer, bearer, clock=lambda: now) as connection, anyio.create_task_group() as tasks:
+        await connection.submit(MetadataRequest())
+        now += 50.0
+        tasks.start_soon(tokens.run)
+        await replaced.wait()
+        await anyio.wait_all_tasks_blocked()
+        now += 5.0
+        await connection.submit(MetadataRequest())
+        tasks.cancel_scope.cancel()
+    assert [b"token0" in shown[0], b"token1" in shown[1]] == [True, True] and len(peer.connections) == 1
+
+
 async def test_a_bad_bearer_token_of_the_provider_is_an_authentication_failure() -> None:
     error = await failure(sasl_peer(), Login("OAUTHBEARER", lambda host: OAuthBearer("not a token").exchange()))
     assert "not a token" not in str(error)

@@ -86,6 +86,15 @@ class TokenSource:
         fetched for the next connection. In any thread."""
         self._refresh_at = min(self._refresh_at, self._clock())
 
+    def accepted(self, lifetime_s: float) -> None:
+        """Record for how long (s) a broker has accepted the token: where nothing else says when it expires, it is
+        replaced ahead of that, before the connection shows it again. In the thread of `run`; 0: without a limit."""
+        if self._expires_at == math.inf and lifetime_s > 0:
+            now = self._clock()
+            self._expires_at = now + lifetime_s
+            self._refresh_at = min(self._refresh_at, now + REFRESH_FRACTION * lifetime_s)
+            self._fetched.notify()
+
     async def ensure(self, address: str) -> None:
         """Fetch a token unless the present one is fresh. Cancellation: safe.
 
@@ -249,7 +258,9 @@ def _bearer(security: Security, tokens: TokenSource | None) -> Login:
         except OdradekError as error:
             raise AuthFailed("OAUTHBEARER", error.message()) from None
 
-    return Login("OAUTHBEARER", begin) if tokens is None else Login("OAUTHBEARER", begin, refused=tokens.refused)
+    if tokens is None:
+        return Login("OAUTHBEARER", begin)
+    return Login("OAUTHBEARER", begin, refused=tokens.refused, accepted=tokens.accepted)
 
 
 FACTORIES: dict[str, Callable[[Security, TokenSource | None], Login]] = {

@@ -90,7 +90,7 @@ class BrokerConnections:
             request_timeout_s=self._timeout_s,
             options=self._options,
             tls=self._tls,
-            login=self._login,
+            login=None if self._login is None else self._login._replace(accepted=lambda lifetime_s: None),
             proxy=self._proxy,
         )
 

@@ -85,12 +85,14 @@ class Login(NamedTuple):
         begin: Begins an exchange with the broker on a host, for one connection.
         prepare: Awaited before a connection to a host is opened, with a time limit (s). Raises Unreachable.
         refused: Called when a broker has refused the credentials; in any thread.
+        accepted: Called with the time for which a broker has accepted them (s); 0: without a limit.
     """
 
     mechanism: str
     begin: Callable[[str], Exchange]
     prepare: Callable[[str, float], Awaitable[None]] | None = None
     refused: Callable[[], None] = lambda: None
+    accepted: Callable[[float], None] = lambda lifetime_s: None
 
 
 class Session(NamedTuple):
@@ -350,6 +352,7 @@ class KafkaHandshake:
             failed_logins[self._address] += 1
             raise
         failed_logins[self._address] = 0
+        self._login.accepted(lifetime_ms / 1000)
         now = self.clock()
         renew_at = authenticate_again_at(now, lifetime_ms, self._random())
         return Session(versions, None if renew_at is None else max(renew_at, now + MIN_RENEWAL_S))
