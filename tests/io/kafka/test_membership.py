@@ -21,7 +21,16 @@ from odradek.core.kafka.assignors import RangeAssignor
 from odradek.core.kafka.member import Member
 from odradek.core.kafka.routing_snapshot import RoutingSnapshot
 from odradek.core.kafka.subscription import decode_assignment, encode_assignment, encode_subscription
-from odradek.errors import BrokerError, ConfigError, DeadlineError, Fenced, GroupError, OdradekError, Unsupported
+from odradek.errors import (
+    BrokerError,
+    ConfigError,
+    DeadlineError,
+    Fenced,
+    GroupError,
+    OdradekError,
+    Unreachable,
+    Unsupported,
+)
 from odradek.io.connection import ConnectionOptions
 from odradek.io.kafka import connections, group_topics, member_runner, offsets
 from odradek.io.kafka.coordinators import CoordinatorType
@@ -295,6 +304,35 @@ async def test_a_coordinator_is_found_after_the_cluster_has_sent_the_client_back
         assert caught.value.retriable
         peer.answers[MetadataRequest] = lambda request, version: METADATA
         assert (await driver.coordinator(CoordinatorType.GROUP, "g")).address == "b:9092"
+
+
+@pytest.mark.parametrize("what", ["coordinator", "producer id"])
+async def test_brokers_that_all_got_other_addresses_are_looked_up_again(
+    monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Otherwise only once the metadata are five minutes old, where nothing is fetched or sent."""
+    peer = Coordinator()
+    old = MetadataResponse(brokers=(MetadataResponseBroker(node_id=1, host="old", port=9092),))
+    peer.answers[MetadataRequest] = lambda request, version: old
+    dial = peer.dial
+
+    async def dial_new(host: str, port: int, timeout: float) -> Any:
+        if host == "old":
+            raise Unreachable("tcp", f"{host}:{port}", "refused")
+        return await dial(host, port, timeout)
+
+    monkeypatch.setattr(peer, "dial", dial_new)
+    async with driver_at(peer, monkeypatch) as driver:
+
+        async def ask() -> object:
+            if what == "coordinator":
+                return await driver.coordinator(CoordinatorType.GROUP, "g")
+            return await driver.ask(InitProducerIdRequest, lambda versions: InitProducerIdRequest())
+
+        peer.answers[MetadataRequest] = lambda request, version: METADATA
+        with pytest.raises(Unreachable):
+            await ask()
+        await ask()
 
 
 async def test_a_broker_that_is_older_than_others_does_not_end_a_producer_that_asks_for_its_identity(

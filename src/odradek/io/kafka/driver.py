@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from random import shuffle
 from threading import get_ident
 from types import TracebackType
@@ -19,7 +19,7 @@ from odradek.core.kafka.leader_epochs import LeaderEpochs
 from odradek.core.kafka.routing import KafkaRoutingTable
 from odradek.core.kafka.versions import BrokerVersions
 from odradek.core.observer_calls import ObserverCalls
-from odradek.errors import Closed, ConfigError, MessageTooLarge, Rejected, Unsupported, UsageError
+from odradek.errors import Closed, ConfigError, MessageTooLarge, OdradekError, Rejected, Unsupported, UsageError
 from odradek.io.connection import ConnectionOptions
 from odradek.io.gather import background_tasks, gather
 from odradek.io.kafka.broker_client import BrokerClientSettings, KafkaBrokerClient
@@ -262,27 +262,36 @@ class KafkaDriver:
         Raises the error of the last one, or the first that each of them would have.
         """
         none = Closed(f"{self!r}: no broker is known")
-        brokers = await self._shuffled_brokers()
-        return await first_answer(
-            brokers,
-            lambda broker: self.connections.ask(broker, api, build),
-            none,
-            may_be_of_one_broker,
-        )
+        async with self._shuffled_brokers() as brokers:
+            return await first_answer(
+                brokers,
+                lambda broker: self.connections.ask(broker, api, build),
+                none,
+                may_be_of_one_broker,
+            )
 
-    async def _shuffled_brokers(self) -> list[Broker]:
+    @asynccontextmanager
+    async def _shuffled_brokers(self) -> AsyncIterator[list[Broker]]:
+        """Yield the known brokers for one request. If none of them answers, the metadata are read again for the next
+        one: all of them may have got other addresses."""
         if not self.metadata.table.brokers:  # the cluster has asked this client to begin again (KIP-1102)
             await self.metadata.refresh()
         brokers = list(self.metadata.table.brokers.values())
         shuffle(brokers)
-        return brokers
+        try:
+            yield brokers
+        except OdradekError as error:
+            if error.retriable:
+                with suppress(OdradekError):
+                    await self.metadata.refresh()
+            raise
 
     async def _ask_any(
         self, build: Callable[[BrokerVersions], messages.groups.FindCoordinatorRequest]
     ) -> messages.groups.FindCoordinatorResponse:
-        api, brokers = messages.groups.FindCoordinatorRequest, await self._shuffled_brokers()
-        none = Closed(f"{self!r}: no broker is known")
-        return await quickest_answer(brokers, lambda each: self.connections.ask(each, api, build), none, SILENCE_S)
+        api, none = messages.groups.FindCoordinatorRequest, Closed(f"{self!r}: no broker is known")
+        async with self._shuffled_brokers() as brokers:
+            return await quickest_answer(brokers, lambda each: self.connections.ask(each, api, build), none, SILENCE_S)
 
     def _routing(self) -> KafkaRoutingTable:
         return self._metadata.table.state
