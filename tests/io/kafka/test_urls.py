@@ -51,6 +51,12 @@ def test_a_list_of_brokers_without_a_scheme_is_that_of_kafka() -> None:
     assert cluster.driver.connections._bootstrap == {"b1:9092", "b2:1"}
 
 
+@pytest.mark.parametrize(("connect_timeout", "limit"), [(0.5, 10.0), (5.0, 10.0), (30.0, 60.0)])
+def test_a_cluster_may_be_opened_for_as_long_as_connections_may(connect_timeout: float, limit: float) -> None:
+    cluster: Any = od.connect("kafka://b1", tuning=od.Tuning(connect_timeout=connect_timeout))
+    assert cluster.driver._metadata._options.bootstrap_timeout_s == limit
+
+
 @pytest.mark.parametrize(
     ("scheme", "tls", "sasl"),
     [

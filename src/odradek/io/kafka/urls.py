@@ -20,6 +20,10 @@ __all__ = ["make_driver"]
 
 BROKER_PORT = 9092
 
+BOOTSTRAP_S = 10.0
+"""Time for which the addresses of the URL are tried when a cluster is opened (s): more if two connections may take
+longer."""
+
 MAX_IDLE_S = 540.0
 """Time after which an unused connection is closed: a minute before brokers do (connections.max.idle.ms)."""
 
@@ -38,7 +42,7 @@ def make_driver(scheme: str, rest: str, options: DriverOptions) -> KafkaDriver:
         _brokers(rest.removesuffix("/")),
         KafkaOptions(
             connection=ConnectionOptions(options.connect_timeout_s, options.backoff, MAX_IDLE_S),
-            metadata=MetadataOptions(backoff=options.backoff),
+            metadata=MetadataOptions(max(BOOTSTRAP_S, 2 * options.connect_timeout_s), backoff=options.backoff),
             request_timeout_s=options.request_timeout_s,
             client_id=options.client_id,
             rack=options.rack,
