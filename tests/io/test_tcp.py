@@ -134,6 +134,19 @@ async def test_addresses_are_tried_in_turns_and_a_silent_one_does_not_hold_up(mo
     assert (link.host, link.closed) == ("10.0.0.2", False)
 
 
+async def test_after_connections_that_were_of_no_use_another_address_comes_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def open_(host: str, port: int, tls: object) -> Any:
+        await checkpoint()
+        return Closable(host)
+
+    monkeypatch.setattr(tcp, "_open", open_)
+    monkeypatch.setattr(anyio, "getaddrinfo", resolver("fe80::1", "10.0.0.1", "10.0.0.2"))
+    links: list[Any] = [await tcp.connect("host", 1, 5, failures=failures) for failures in range(4)]
+    assert [link.host for link in links] == ["fe80::1", "10.0.0.1", "10.0.0.2", "fe80::1"]
+
+
 @pytest.mark.parametrize("end", ["too late", "cancelled"])
 async def test_a_link_that_nobody_takes_is_closed(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
     links: list[Closable] = []

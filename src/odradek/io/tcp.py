@@ -30,7 +30,12 @@ NEXT_ADDRESS_S = 0.25
 
 
 async def connect(
-    host: str, port: int, timeout: float, tls: ssl.SSLContext | None = None, proxy: Proxy | None = None
+    host: str,
+    port: int,
+    timeout: float,
+    tls: ssl.SSLContext | None = None,
+    proxy: Proxy | None = None,
+    failures: int = 0,
 ) -> Transport:
     """Open a TCP connection, without Nagle's delay, through a proxy if there is one, with TLS if there is a context.
 
@@ -40,6 +45,7 @@ async def connect(
         timeout: For look-up, connect, proxy and the TLS handshake together (s).
         tls: The host must be a name of the peer's certificate if it checks that.
         proxy: It looks up the name of the host.
+        failures: Connections to this host that were of no use, in a row: another one of its addresses comes first.
 
     Raises:
         Unreachable: With the step that failed, `dns`, `tcp`, `tls` or `proxy`.
@@ -57,7 +63,8 @@ async def connect(
             addresses = await _addresses_of(*first)
             step = "tcp"
             hosts = _interleave_families([str(end[0]) for *_, end in addresses])
-            return await _connect_any(hosts, first[1], opening)
+            begin = failures % len(hosts)
+            return await _connect_any(hosts[begin:] + hosts[:begin], first[1], opening)
     except TimeoutError as error:
         step = (opening and opening.step) or step
         raise _unreachable(step, address, error, f"no answer within {timeout:g} s", through) from error

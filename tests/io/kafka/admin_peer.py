@@ -119,7 +119,7 @@ async def admin_of(peer: Peer, monkeypatch: pytest.MonkeyPatch, timeout_s: float
 
 @asynccontextmanager
 async def opened(peer: Peer, monkeypatch: pytest.MonkeyPatch, timeout_s: float = 5.0) -> AsyncIterator[KafkaDriver]:
-    async def dial(host: str, port: int, timeout: float, tls: object, proxy: object) -> Any:
+    async def dial(host: str, port: int, timeout: float, *more: object) -> Any:
         return await peer.dial(host, port, timeout)
 
     monkeypatch.setattr(connections, "connect", dial)

@@ -189,7 +189,7 @@ VERBS: dict[str, Verb] = {
 async def run(peer: Peer, monkeypatch: pytest.MonkeyPatch, call: Callable[[Admin], Awaitable[Any]]) -> Any:
     """Call a method of an Admin whose cluster is this peer."""
 
-    async def dial(host: str, port: int, timeout: float, tls: object, proxy: object) -> Any:
+    async def dial(host: str, port: int, timeout: float, *more: object) -> Any:
         return await peer.dial(host, port, timeout)
 
     monkeypatch.setattr(connections, "connect", dial)

@@ -15,6 +15,7 @@ import trustme
 from tests.client.observed import Recorder
 from tests.io.kafka.peer import EVERYTHING, Peer, negotiate
 from tests.io.limits import end_time_limits
+from tests.memory_pair import memory_pair
 
 from odradek.core.backoff import Backoff
 from odradek.core.kafka.versions import BrokerVersions
@@ -261,10 +262,37 @@ async def test_what_all_brokers_have_does_not_follow_from_their_version_of_produ
         assert common is not None and common.has_group_fencing, "the older broker has left"
 
 
+async def test_a_name_behind_which_a_broker_does_not_answer_is_tried_at_its_next_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    peer, failures = cluster((1, "c", 9092)), list[object]()
+    bootstrap = Broker(BOOTSTRAP_ID, "b", 9092)
+    async with connected(peer, monkeypatch) as connections:
+
+        async def dial(host: str, port: int, timeout: float, tls: object, proxy: object, failed: int) -> Any:
+            failures.append(failed)
+            if failed == 2:
+                return await peer.dial(host, port, timeout)
+            near, far = memory_pair(1 << 20)
+            await far.aclose()
+            return near
+
+        monkeypatch.setattr("odradek.io.kafka.connections.connect", dial)
+        for _ in range(2):
+            with pytest.raises(Unreachable):
+                await connections.ask_metadata(bootstrap, lambda versions: MetadataRequest())
+        await connections.ask_metadata(bootstrap, lambda versions: MetadataRequest())
+        assert failures.pop() == 2
+        assert set(failures) == {0, 1}
+        with pytest.raises(Unreachable):
+            await connections.ask_metadata(bootstrap, lambda versions: MetadataRequest())
+        assert failures.pop() == 0
+
+
 async def test_every_connection_has_the_context_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     peer, contexts = cluster((1, "b", 9092)), []
 
-    async def dial(host: str, port: int, timeout: float, tls: object, proxy: object) -> Any:
+    async def dial(host: str, port: int, timeout: float, tls: object, *more: object) -> Any:
         contexts.append(tls)
         return await peer.dial(host, port, timeout)
 

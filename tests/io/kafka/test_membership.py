@@ -216,7 +216,7 @@ class Listener:
 
 @asynccontextmanager
 async def driver_at(peer: Peer, monkeypatch: pytest.MonkeyPatch, timeout_s: float = 20.0) -> AsyncIterator[KafkaDriver]:
-    async def dial(host: str, port: int, timeout: float, tls: object, proxy: object) -> Any:
+    async def dial(host: str, port: int, timeout: float, *more: object) -> Any:
         return await peer.dial(host, port, timeout)
 
     monkeypatch.setattr(connections, "connect", dial)

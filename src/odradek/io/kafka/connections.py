@@ -214,7 +214,7 @@ class BrokerConnections:
         if self._login is not None and self._login.prepare is not None:
             await self._login.prepare(host, timeout)
         tls = None if self._tls is None else self._tls.current()
-        return await connect(host, port, timeout, tls, self._proxy)
+        return await connect(host, port, timeout, tls, self._proxy, self.known.failures[f"{host}:{port}"])
 
     async def _connect_advertised(self, host: str, port: int, timeout: float) -> Transport:
         """Connect to an address that a broker advertises, and the URL has not: nothing shows that it can be reached."""

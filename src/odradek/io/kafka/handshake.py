@@ -125,6 +125,8 @@ class KnownVersions:
         self._releases: dict[str, tuple[float, BrokerVersions]] = {}
         self.failed_logins: Counter[str] = Counter()
         """Address -> attempts to authenticate in a row that ended without an answer."""
+        self.failures: Counter[str] = Counter()
+        """Address -> probes in a row that failed: behind another address of the host may be a broker that answers."""
 
     def release(self, address: str) -> BrokerVersions | None:
         """Return the versions of a broker that does not answer ApiVersions, or None."""
@@ -148,6 +150,7 @@ class KnownVersions:
         """Remember the outcome of a probe."""
         self.latest[address], self._common = versions, None
         self._unconfirmed.discard(address)
+        self.failures.pop(address, None)
         if versions.release is None:
             self._answers = True
             self._releases.pop(address, None)
@@ -247,6 +250,7 @@ class KafkaHandshake:
                 versions = yield from self._confirmed(versions)
         except OdradekError as error:
             self._known.forget(self._address)
+            self._known.failures[self._address] += 1
             if isinstance(error, Unsupported) and second is None and self._login is None:
                 raise Unsupported("this client", "a response to ApiVersions, as other brokers gave it") from error
             raise
