@@ -110,7 +110,7 @@ async def test_a_broker_that_does_not_answer_as_the_others_did_is_probed_the_nex
         await negotiate(connection)
     old = of_release("0.8.2")
     async with connection_to(old, known=known) as connection:
-        with pytest.raises(Unreachable, match="needs a response to ApiVersions, as other brokers gave it"):
+        with pytest.raises(Unreachable, match="needs a response to ApiVersions, as there was one before"):
             await negotiate(connection)
         assert old.names() == ["ApiVersions 3"]
         assert (await negotiate(connection)).release == "0.8.2"
@@ -294,6 +294,21 @@ async def test_a_peer_that_closes_every_connection_may_expect_another_security_p
     assert (type(error), error.step, len(peer.connections)) == (Unreachable, "version", 4)
     assert "security protocol" in error.why
     assert "or the broker be one of 0.7" in error.hint
+
+
+@pytest.mark.parametrize("login", [None, PLAIN], ids=["plaintext", "sasl"])
+async def test_a_peer_that_has_answered_before_does_not_expect_another_security_protocol(login: Login | None) -> None:
+    """It starts, ends, or has as many connections as it allows."""
+    known, closing = KnownVersions(anyio.current_time), Peer()
+    async with connection_to(sasl_peer(), login, known=known) as connection:
+        await negotiate(connection)
+    closing.answers = {}
+    closing.default = lambda request, version: ConnectionAbortedError  # type: ignore[assignment,return-value,method-assign]
+    async with connection_to(closing, login, known=known) as connection:
+        for _ in range(2):
+            with pytest.raises(Unreachable, match="a response to ApiVersions, as there was one before") as caught:
+                await negotiate(connection)
+            assert "max.connections.per.ip" in caught.value.hint and caught.value.retriable
 
 
 async def test_a_silent_peer_costs_one_time_limit() -> None:

@@ -61,6 +61,10 @@ FIRST_CORRELATION_ID = -(1 << 31)
 _CLOSED_HINT = (
     "the listener may expect TLS or SASL, or the broker be one of 0.7: the scheme of the URL says what this client uses"
 )
+_ANSWERED_HINT = (
+    "the broker, or what is in front of it, may be about to start or to end, or have as many connections as it allows "
+    "(max.connections.per.ip)"
+)
 
 
 class Identity(NamedTuple):
@@ -251,11 +255,22 @@ class KafkaHandshake:
         except OdradekError as error:
             self._known.forget(self._address)
             self._known.failures[self._address] += 1
-            if isinstance(error, Unsupported) and second is None and self._login is None:
-                raise Unsupported("this client", "a response to ApiVersions, as other brokers gave it") from error
+            if isinstance(error, Unsupported) and not error.hint:
+                self._compare_with_before(error, asked_alone=second is None and self._login is None)
             raise
         self._known.learn(self._address, versions)
         return versions
+
+    def _compare_with_before(self, error: Unsupported, *, asked_alone: bool) -> None:
+        """Raise a better error if this broker, or others, have answered ApiVersions before: then it is not for its
+        release or its security protocol that it does not answer now."""
+        before = self._known.latest.get(self._address)
+        if before is not None and before.release is None:
+            unanswered = Unsupported("this client", "a response to ApiVersions, as there was one before")
+            unanswered.hint = _ANSWERED_HINT
+            raise unanswered from error
+        if asked_alone:
+            raise Unsupported("this client", "a response to ApiVersions, as other brokers gave it") from error
 
     def _probe(
         self, flow: Generator[Probe, ProbeOutcome, T], *, on_new_connection: bool = True
