@@ -210,7 +210,7 @@ async def test_offsets_are_listed_by_meaning_and_time(cluster: MemoryCluster) ->
 async def test_groups_are_listed_by_state_and_type(cluster: MemoryCluster) -> None:
     async with cluster.connect() as k:
         await k.driver.offsets("g").commit({P0: Position(3)})
-        assert [group.name for group in await k.admin.list_groups(states="Empty", types=["memory"])] == ["g"]
+        assert [group.name for group in await k.admin.list_groups(states="Empty", types=["classic"])] == ["g"]
         assert await k.admin.list_groups(states=["Stable"]) == await k.admin.list_groups(types="share") == []
 
 

@@ -12,6 +12,7 @@ import pytest
 from tests.loops import BOTH, on
 
 import odradek as od
+from odradek.core.admin import GroupListing
 from odradek.testing import MemoryCluster
 from odradek.testing.memory.share import LOCK_S, MAX_DELIVERIES
 
@@ -190,6 +191,34 @@ async def test_errors_of_joining_and_fetching_reach_the_user() -> None:
         with pytest.raises(od.BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
             await anext(consumer)
         assert (await anext(consumer)).value == b"a"
+
+
+async def test_a_share_group_is_administrated_as_one_and_no_consumer_group_has_its_name() -> None:
+    cluster = make_cluster(b"a")
+    partition = od.TopicPartition("t", 0)
+    async with cluster.connect() as k:
+        async with k.share_consumer("t", group="g") as consumer:
+            assert await k.admin.list_groups(types="share") == [GroupListing("g", "share", "Stable", "share")]
+            described = (await k.admin.describe_groups("g")).check()["g"]
+            assert [(each.member_id, each.partitions) for each in described.members] == [
+                (consumer.member_id, (partition,))
+            ]
+            assert "NON_EMPTY_GROUP" in str((await k.admin.delete_groups("g")).failed["g"])
+            with pytest.raises(od.GroupError, match="is a share group"):
+                await k.admin.reset_positions("g", {partition: 1})
+        with pytest.raises(od.BrokerError, match="INCONSISTENT_GROUP_PROTOCOL"):
+            async with k.consumer("t", group="g"):
+                raise AssertionError("entered")
+        async with k.reader("t", group="g") as reader:
+            with pytest.raises(od.BrokerError, match="GROUP_ID_NOT_FOUND"):
+                await reader.commit({partition: 1})
+        (await k.admin.delete_groups("g")).check()
+        assert await k.admin.list_groups() == []
+        async with k.consumer("t", group="g"):
+            assert await k.admin.list_groups(types="consumer") == [GroupListing("g", "consumer", "Stable", "consumer")]
+        with pytest.raises(od.BrokerError, match="GROUP_ID_NOT_FOUND"):
+            async with k.share_consumer("t", group="g"):
+                raise AssertionError("entered")
 
 
 async def test_joining_takes_no_longer_than_allowed() -> None:

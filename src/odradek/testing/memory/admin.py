@@ -20,7 +20,6 @@ from odradek.core.admin import (
     CreatedTopic,
     GroupDescription,
     GroupListing,
-    MemberDescription,
     OffsetChoice,
     OffsetListing,
     OffsetSpec,
@@ -35,6 +34,7 @@ from odradek.core.kafka.list_offsets import time_ms
 from odradek.errors import BrokerError, OdradekError
 from odradek.testing.memory.groups import MemoryGroup
 from odradek.testing.memory.log import TOPIC_NAME, MemoryLog
+from odradek.testing.memory.share import ShareGroupState
 from odradek.testing.memory.state import ClusterState
 from odradek.types import EARLIEST, AtTime, Position, TopicPartition
 
@@ -176,30 +176,22 @@ class MemoryAdmin(ClusterAdmin):
     async def list_groups(self, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[GroupListing]:
         """Return groups (see `ClusterAdmin`)."""
         await anyio.lowlevel.checkpoint()
-        listed = [
-            GroupListing(name, "consumer", "Stable" if group.sessions else "Empty", "memory")
-            for name, group in sorted(self._state.groups.items())
-            if group.exists
-        ]
+        every = sorted({*self._state.groups, *self._state.share_groups})
+        described = [group.describe() for name in every if (group := self._known_group(name)) is not None]
+        listed = [GroupListing(group.name, group.protocol_type, group.state, group.type) for group in described]
         of_state = [group for group in listed if not states or group.state in states]
         return [group for group in of_state if not types or group.type in types]
 
     async def describe_groups(self, names: Sequence[str]) -> Results[str, GroupDescription]:
         """Return the members of groups (see `ClusterAdmin`)."""
-
-        def describe(name: str) -> GroupDescription:
-            sessions = self._group(name).sessions
-            members = tuple(MemberDescription(i, None, "", "", tuple(sorted(s.owned))) for i, s in sessions.items())
-            return GroupDescription(name, "Stable" if members else "Empty", "memory", "consumer", "", members, None)
-
-        return await _each(names, describe)
+        return await _each(names, lambda name: self._group(name).describe())
 
     async def delete_groups(self, names: Sequence[str]) -> Results[str, None]:
         """Delete groups (see `ClusterAdmin`)."""
 
         def delete(name: str) -> None:
             group = self._group(name)
-            if group.sessions:
+            if group.describe().members:
                 raise BrokerError(NON_EMPTY_GROUP, "NON_EMPTY_GROUP", f"deleting group {name!r}")
             group.delete()
 
@@ -209,7 +201,8 @@ class MemoryAdmin(ClusterAdmin):
         """Delete committed positions (see `ClusterAdmin`)."""
 
         def delete(partition: TopicPartition) -> None:
-            self._group(group).committed.pop(partition, None)
+            self._group(group)
+            self._state.group(group).committed.pop(partition, None)
 
         return await _each(partitions, delete)
 
@@ -232,9 +225,12 @@ class MemoryAdmin(ClusterAdmin):
         copies = () if leader is None else (leader.id,)
         return PartitionDescription(partition, leader and leader.id, None, copies, copies, ())
 
-    def _group(self, name: str) -> MemoryGroup:
-        known = self._state.groups.get(name)
-        if known is None or not known.exists:
+    def _known_group(self, name: str) -> MemoryGroup | ShareGroupState | None:
+        known = (self._state.groups.get(name), self._state.share_groups.get(name))
+        return next((group for group in known if group is not None and group.exists), None)
+
+    def _group(self, name: str) -> MemoryGroup | ShareGroupState:
+        if (known := self._known_group(name)) is None:
             raise BrokerError(NO_GROUP, "GROUP_ID_NOT_FOUND", f"group {name!r}")
         return known
 

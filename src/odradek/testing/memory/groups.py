@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.lowlevel
 
+from odradek.core.admin import GroupDescription, MemberDescription
 from odradek.core.backoff import Backoff
 from odradek.core.interfaces import NO_METADATA, Assignment, RebalanceListener, Subscription
 from odradek.core.kafka.broker_errors import broker_error
@@ -28,7 +29,7 @@ from odradek.wire.kafka.error_codes import ErrorCode
 if TYPE_CHECKING:
     from odradek.testing.memory.state import ClusterState
 
-__all__ = ["GroupSession", "MemoryGroup", "MemoryMembership", "MemoryOffsets"]
+__all__ = ["GroupSession", "MemoryGroup", "MemoryMembership", "MemoryOffsets", "describe_group"]
 
 JITTER = 0.5
 """Instead of chance: see `broker`."""
@@ -105,9 +106,15 @@ class MemoryGroup:
         for number, offsets in self.pending.items():
             self.pending[number] = {partition: sent for partition, sent in offsets.items() if partition.topic != topic}
 
+    def describe(self) -> GroupDescription:
+        """Return its members. A group that was only told positions has no kind of members yet."""
+        kind, protocol_type = ("consumer", "consumer") if self.generation else ("classic", "")
+        owned = {member_id: session.owned for member_id, session in self.sessions.items()}
+        return describe_group(self.name, kind, protocol_type, owned)
+
     def delete(self) -> None:
         """Forget everything, as coordinators do with a group that is deleted."""
-        self.exists = False
+        self.exists, self.generation = False, 0
         self.committed.clear()
         self.pending.clear()
 
@@ -297,6 +304,8 @@ class MemoryMembership:
                 self.problem = str(error)
             await anyio.sleep(self._backoff.delay(attempt, JITTER))
             attempt += 1
+        if self._state.share_group(self._group.name).exists:
+            raise broker_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"group {self._group.name}: it is a share group")
         changed = self._state.changed
         while self.consumer_id in self._group.sessions:
             self.problem = f"another member has the id {self.consumer_id}"
@@ -362,11 +371,13 @@ class MemoryOffsets:
     async def commit(
         self, positions: Mapping[TopicPartition, Position], metadata: Mapping[TopicPartition, str] = NO_METADATA
     ) -> None:
-        """Store positions, unfenced: see `OffsetStore.commit`. Raises BrokerError while the group has members, and for
-        topics that do not exist."""
+        """Store positions, unfenced: see `OffsetStore.commit`. Raises BrokerError while the group has members, for a
+        share group, and for topics that do not exist."""
         await self._state.serve("commit", self._timeout, partitions=positions.keys())
-        if self._group.sessions:
-            raise broker_error(ErrorCode.UNKNOWN_MEMBER_ID, f"group {self._group.name}: positions not stored")
+        is_shared = self._state.share_group(self._group.name).exists
+        if is_shared or self._group.sessions:
+            code = ErrorCode.GROUP_ID_NOT_FOUND if is_shared else ErrorCode.UNKNOWN_MEMBER_ID
+            raise broker_error(code, f"group {self._group.name}: positions not stored")
         _store(self._state, self._group, positions, metadata)
 
 
@@ -396,6 +407,14 @@ async def _until_stable(
             state.transactions.expire()
         return
     raise DeadlineError(f"{group.name}: positions not read, because a transaction is open that stores others", timeout)
+
+
+def describe_group(
+    name: str, kind: str, protocol_type: str, owned: Mapping[str, Collection[TopicPartition]]
+) -> GroupDescription:
+    """Return the description of a group; `owned` are the partitions of each member."""
+    members = tuple(MemberDescription(member_id, None, "", "", tuple(sorted(p))) for member_id, p in owned.items())
+    return GroupDescription(name, "Stable" if members else "Empty", kind, protocol_type, "", members, None)
 
 
 def check_subscription(subscription: Subscription) -> None:

@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from odradek.core.admin import GroupDescription
 from odradek.core.interfaces import AckType, AcquiredBatch, ShareSubscription
+from odradek.core.kafka.broker_errors import broker_error
 from odradek.errors import Closed, CorruptMessage, GroupError
+from odradek.testing.memory.groups import describe_group
 from odradek.testing.memory.log import MemoryLog, columns_of
 from odradek.types import EARLIEST, LATEST, PositionSpec, TopicPartition
+from odradek.wire.kafka.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from odradek.testing.memory.state import ClusterState
@@ -73,11 +77,14 @@ class ShareGroupState:
     """One share group.
 
     Args:
+        name: Its name.
         start: Where it begins with a partition: share.auto.offset.reset.
     """
 
-    def __init__(self, start: PositionSpec = LATEST) -> None:
-        self.start = start
+    def __init__(self, name: str, start: PositionSpec = LATEST) -> None:
+        self.name, self.start = name, start
+        self.exists = False
+        """It has had a member, and was not deleted since."""
         self.partitions: dict[tuple[TopicPartition, bytes | None], _SharedPartition] = {}
         self.members: list[MemoryShareGroup] = []
 
@@ -87,6 +94,15 @@ class ShareGroupState:
             start = log.start if self.start is EARLIEST else log.end
             known = self.partitions[where, topic_id] = _SharedPartition(start)
         return known
+
+    def describe(self) -> GroupDescription:
+        """Return its members."""
+        return describe_group(self.name, "share", "share", {each.member_id: each.assignment for each in self.members})
+
+    def delete(self) -> None:
+        """Forget everything, as coordinators do with a group that is deleted."""
+        self.exists = False
+        self.partitions.clear()
 
 
 _NUMBERS = count(1)
@@ -126,8 +142,7 @@ class MemoryShareGroup:
         changed = self._state.changed
         try:
             await self._state.serve("join", self._timeout)
-            self.has_joined = True
-            self._group.members.append(self)
+            self._join()
             changed.notify()
             for partition in self.assignment:
                 self._shared(partition)  # which begins now, at the end of its log by default
@@ -138,6 +153,13 @@ class MemoryShareGroup:
             raise
         finally:
             self._release_all()
+
+    def _join(self) -> None:
+        name = self._subscription.group
+        if self._state.group(name).exists:
+            raise broker_error(ErrorCode.GROUP_ID_NOT_FOUND, f"share group {name}: it is not a share group")
+        self.has_joined = self._group.exists = True
+        self._group.members.append(self)
 
     async def wait_until_joined(self) -> None:
         """Wait until `has_joined` (see `ShareGroup`)."""

@@ -80,8 +80,8 @@ class ClusterState:
         return self.groups.setdefault(name, MemoryGroup(name, self.changed.notify))
 
     def share_group(self, name: str) -> ShareGroupState:
-        """Return a share group, which exists from the first call on."""
-        return self.share_groups.setdefault(name, ShareGroupState())
+        """Return a share group, which may be one that does not exist yet."""
+        return self.share_groups.setdefault(name, ShareGroupState(name))
 
     def error_of(
         self, operation: Operation, partition: TopicPartition, broker: int, topic_id: bytes | None = None
