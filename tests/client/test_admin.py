@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ import odradek as od
 from odradek.core.admin import (
     Append,
     ConfigChange,
+    ConfigEntry,
+    ConfigSource,
     OffsetChoice,
     OffsetListing,
     OffsetSpec,
@@ -62,7 +65,11 @@ async def test_a_topic_that_is_made_again_has_nothing_of_the_former_configuratio
         for make_again in (recreate, delete_and_create):
             (await k.admin.alter_topic_configs({"t": {"retention.ms": "1"}})).check()
             make_again(cluster)
-            assert (await k.admin.describe_topic_configs("t")).check() == {"t": {}}
+            assert own_entries((await k.admin.describe_topic_configs("t")).check()["t"]) == {}
+
+
+def own_entries(config: Mapping[str, ConfigEntry]) -> dict[str, str | None]:
+    return {name: entry.value for name, entry in config.items() if entry.source is ConfigSource.TOPIC}
 
 
 def recreate(cluster: MemoryCluster) -> None:
@@ -223,16 +230,74 @@ async def test_names_are_texts(cluster: MemoryCluster, wrong: object) -> None:
 
 async def test_configurations_are_kept_as_they_were_set(cluster: MemoryCluster) -> None:
     async with cluster.connect() as k:
-        (await k.admin.create_topics("u", config={"a": "1", "b": "x"})).check()
-        changes: dict[str, ConfigChange] = {"a": None, "b": Append("y"), "c": "3"}
+        (await k.admin.create_topics("u", config={"retention.ms": "1", "flush.ms": "7"})).check()
+        changes: dict[str, ConfigChange] = {
+            "retention.ms": None,
+            "cleanup.policy": Append("compact"),
+            "segment.ms": "3",
+        }
         (await k.admin.alter_topic_configs({"u": changes}, validate_only=True)).check()
         assert (await k.admin.alter_topic_configs({"u": changes, "no": {}})).failed.keys() == {"no"}
         described = await k.admin.describe_topic_configs(["u", "t", "no"])
-        assert {name: entry.value for name, entry in described.done["u"].items()} == {"b": "x,y", "c": "3"}
-        assert described.done["t"] == {} and described.failed.keys() == {"no"}
+        own = {"flush.ms": "7", "cleanup.policy": "delete,compact", "segment.ms": "3"}
+        assert own_entries(described.done["u"]) == own
+        assert own_entries(described.done["t"]) == {} and described.failed.keys() == {"no"}
+        assert described.done["u"]["retention.ms"] == ConfigEntry("retention.ms", "604800000", ConfigSource.DEFAULT)
         (await k.admin.delete_topics("u")).check()
         (await k.admin.create_topics("u")).check()
-        assert (await k.admin.describe_topic_configs("u")).check() == {"u": {}}
+        assert own_entries((await k.admin.describe_topic_configs("u")).check()["u"]) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("retention.msec", "1"),
+        ("retention.ms", "1d"),
+        ("retention.ms", ""),
+        ("segment.bytes", "-1"),
+        ("cleanup.policy", "compacted"),
+        ("compression.type", "none"),
+        ("unclean.leader.election.enable", "1"),
+        ("min.cleanable.dirty.ratio", "2"),
+    ],
+)
+async def test_entries_and_values_that_brokers_refuse_are_refused(
+    cluster: MemoryCluster, name: str, value: str
+) -> None:
+    async with cluster.connect() as k:
+        created = await k.admin.create_topics("u", config={name: value}, validate_only=True)
+        altered = await k.admin.alter_topic_configs({"t": {name: value}})
+        for error in (created.failed["u"], altered.failed["t"]):
+            assert "INVALID_CONFIG" in str(error) and name in str(error)
+
+
+async def test_every_default_can_be_set(cluster: MemoryCluster) -> None:
+    async with cluster.connect() as k:
+        defaults = (await k.admin.describe_topic_configs("t")).check()["t"]
+        changes: dict[str, ConfigChange] = {name: entry.value for name, entry in defaults.items()}
+        (await k.admin.alter_topic_configs({"t": changes})).check()
+        assert own_entries((await k.admin.describe_topic_configs("t")).check()["t"]) == changes
+
+
+@pytest.mark.parametrize(("name", "error"), [(".", 17), ("..", 17), ("a_b", 17), ("a/b", 17), ("a.b", 36)])
+async def test_names_that_brokers_refuse_are_refused(cluster: MemoryCluster, name: str, error: int) -> None:
+    async with cluster.connect() as k:
+        (await k.admin.create_topics("a.b")).check()
+        failed = (await k.admin.create_topics(name)).failed[name]
+        assert isinstance(failed, od.BrokerError) and failed.code == error
+
+
+async def test_there_are_no_more_replicas_than_brokers(cluster: MemoryCluster) -> None:
+    async with cluster.connect() as k:
+        (await k.admin.create_topics("u", replicas=1)).check()
+        failed = (await k.admin.create_topics("v", replicas=9)).failed["v"]
+        assert "INVALID_REPLICATION_FACTOR" in str(failed)
+
+
+async def test_an_error_of_administration_says_whether_it_passes(cluster: MemoryCluster) -> None:
+    async with cluster.connect() as k:
+        unknown = (await k.admin.describe_topics("u")).failed["u"]
+        assert unknown.retriable and not (await k.admin.create_topics("t")).failed["t"].retriable
 
 
 async def test_what_a_cluster_cannot_do_says_what_it_needs(cluster: MemoryCluster) -> None:

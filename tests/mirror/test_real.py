@@ -199,6 +199,7 @@ async def test_timestamps_in_the_future_are_copied_where_the_source_takes_them(k
     source = MemoryCluster({name: 1})
     source.append(name, [ProducerRecord(b"value", timestamp=ahead)])
     async with source.connect() as old, od.connect(f"kafka://{kafka.bootstrap}") as new:
+        (await old.admin.alter_topic_configs({name: {"message.timestamp.after.max.ms": str((1 << 63) - 1)}})).check()
         clusters = Clusters(ClusterSource(old, "kafka://source"), new)
         assert copied(await run_open(config_of(name, name=name), clusters)) == 1
     assert [record.timestamp for record in await stored(kafka, name)] == [ahead]

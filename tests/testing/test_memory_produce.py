@@ -461,6 +461,25 @@ async def test_the_time_of_records_is_that_of_the_log_if_the_topic_says_so() -> 
     assert times == [(5, TimestampType.CREATE_TIME), of_log, of_log]
 
 
+async def test_records_of_a_time_that_the_topic_does_not_take_are_refused_without_the_others() -> None:
+    cluster = MemoryCluster(topics={"t": 1})
+    cluster.clock.hold(1_700_000_000.0)
+    now, hour = 1_700_000_000_000, 3_600_000
+    async with cluster.connect() as k, k.producer() as out:
+        records = [ProducerRecord(b"%d" % n, timestamp=time) for n, time in enumerate([now + hour, now + hour + 1, 0])]
+        acks = await out.send_many("t", records)
+        assert [failure.record.value for failure in acks.failed] == [b"1"]
+        assert "INVALID_TIMESTAMP" in str(acks.failed[0].error)
+        cluster.clock.advance(0.001)
+        await out.send("t", b"1", timestamp=now + hour + 1)
+        await configure(k, message_timestamp_before_max_ms="10")
+        with pytest.raises(Rejected, match="INVALID_TIMESTAMP"):
+            await out.send("t", b"old", timestamp=now - 10)
+        await configure(k, message_timestamp_type="LogAppendTime")
+        await out.send("t", b"old", timestamp=0)
+    assert values(cluster) == [b"0", b"2", b"1", b"old"]
+
+
 async def test_records_of_a_topic_that_is_compacted_need_keys() -> None:
     cluster = MemoryCluster(topics={"t": 1})
     async with cluster.connect() as k, k.producer() as out:

@@ -333,6 +333,15 @@ async def test_a_fenced_producer_cannot_write() -> None:
     assert cluster.records("out") == []
 
 
+async def test_a_transaction_timeout_that_brokers_refuse_is_refused() -> None:
+    cluster = make_cluster()
+    async with producing(cluster, transaction_timeout=900.0):
+        pass
+    with pytest.raises(BrokerError, match="INVALID_TRANSACTION_TIMEOUT"):
+        async with producing(cluster, transaction_timeout=900.1):
+            raise AssertionError("entered")
+
+
 @pytest.mark.parametrize("way", ["commit", "abort", "send"])
 async def test_a_transaction_that_is_open_for_too_long_is_aborted(way: str) -> None:
     """With the same errors as a broker of 4.3.1 (`io/kafka/test_transactions_live.py`)."""

@@ -4,7 +4,7 @@ effect, records, groups and transactions."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf
 from operator import attrgetter
 from typing import TypeVar
@@ -30,28 +30,21 @@ from odradek.core.admin import (
 )
 from odradek.core.admin_transactions import ProducerDescription, TransactionDescription, TransactionListing
 from odradek.core.kafka.admin_topics import merged_config
+from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.list_offsets import time_ms
-from odradek.errors import BrokerError, OdradekError
+from odradek.errors import OdradekError
+from odradek.testing.memory.configs import DEFAULTS, check_config
 from odradek.testing.memory.groups import MemoryGroup
 from odradek.testing.memory.log import TOPIC_NAME, MemoryLog
 from odradek.testing.memory.share import ShareGroupState
 from odradek.testing.memory.state import ClusterState
 from odradek.types import EARLIEST, AtTime, Position, TopicPartition
+from odradek.wire.kafka.error_codes import ErrorCode
 
 __all__ = ["MemoryAdmin"]
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-OUT_OF_RANGE, UNKNOWN_TOPIC, INVALID_TOPIC, TOPIC_EXISTS, INVALID_PARTITIONS, INVALID_CONFIG = 1, 3, 17, 36, 37, 40
-INVALID_TXN_STATE, NON_EMPTY_GROUP, NO_GROUP, NO_TRANSACTIONAL_ID = 48, 68, 69, 105
-
-VALUES = {
-    "max.message.bytes": r"\d{1,10}",
-    "message.timestamp.type": "CreateTime|LogAppendTime",
-    "cleanup.policy": "(compact|delete)?(, *(compact|delete))*",
-}
-"""Entries of the configuration of a topic that have an effect, and their values."""
 
 
 class MemoryAdmin(ClusterAdmin):
@@ -74,15 +67,15 @@ class MemoryAdmin(ClusterAdmin):
     async def create_topics(
         self, topics: Mapping[str, TopicSettings], *, validate_only: bool
     ) -> Results[str, CreatedTopic]:
-        """Create topics (see `ClusterAdmin`); replicas have no effect, and nor has most of the configuration."""
+        """Create topics (see `ClusterAdmin`); each partition has one replica, however many are wanted."""
 
         def create(name: str) -> CreatedTopic:
-            count = topics[name].partitions or 1
-            if not TOPIC_NAME.fullmatch(name):
-                raise BrokerError(INVALID_TOPIC, "INVALID_TOPIC_EXCEPTION", f"creating topic {name!r}")
-            if name in self._state.table.topics:
-                raise BrokerError(TOPIC_EXISTS, "TOPIC_ALREADY_EXISTS", f"creating topic {name!r}")
-            _check_config(name, topics[name].config)
+            count, replicas = topics[name].partitions or 1, topics[name].replicas or 1
+            _check_name(name, self._state.table.topics)
+            context = f"creating topic {name!r}"
+            if replicas > len(self._state.table.brokers):
+                raise broker_error(ErrorCode.INVALID_REPLICATION_FACTOR, f"{context}: {replicas} replicas")
+            check_config(context, topics[name].config)
             if not validate_only:
                 brokers = sorted(self._state.brokers)
                 self._state.set_topic(name, {number: brokers[number % len(brokers)] for number in range(count)})
@@ -106,7 +99,7 @@ class MemoryAdmin(ClusterAdmin):
         def add(name: str) -> None:
             before = len(self._partitions(name))
             if totals[name] <= before:
-                raise BrokerError(INVALID_PARTITIONS, "INVALID_PARTITIONS", f"topic {name!r} has {before} partitions")
+                raise broker_error(ErrorCode.INVALID_PARTITIONS, f"topic {name!r} has {before} partitions")
             if not validate_only:
                 brokers = sorted(self._state.brokers)
                 new = range(before, totals[name])
@@ -118,6 +111,8 @@ class MemoryAdmin(ClusterAdmin):
         """Return the partitions of topics (see `ClusterAdmin`)."""
 
         def describe(name: str) -> TopicDescription:
+            if not TOPIC_NAME.fullmatch(name):
+                raise broker_error(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r}")
             return TopicDescription(
                 name, self._topic_id(name), False, tuple(self._described(p) for p in self._partitions(name))
             )
@@ -125,18 +120,17 @@ class MemoryAdmin(ClusterAdmin):
         return await _each(names, describe)
 
     async def describe_topic_configs(self, names: Sequence[str]) -> Results[str, Mapping[str, ConfigEntry]]:
-        """Return what was set of the configuration of topics (see `ClusterAdmin`)."""
+        """Return the configuration of topics (see `ClusterAdmin`)."""
         return await _each(names, self._config)
 
     async def alter_topic_configs(
         self, changes: Mapping[str, Mapping[str, ConfigChange]], *, validate_only: bool
     ) -> Results[str, None]:
-        """Change entries of the configuration of topics (see `ClusterAdmin`), whatever their names are, and the values
-        of those that have no effect."""
+        """Change entries of the configuration of topics (see `ClusterAdmin`)."""
 
         def alter(name: str) -> None:
             changed = merged_config(self._config(name), changes[name])
-            _check_config(name, changed)
+            check_config(f"configuration of {name!r}", changed)
             if not validate_only:
                 self._state.configs[name] = changed
 
@@ -144,8 +138,9 @@ class MemoryAdmin(ClusterAdmin):
 
     def _config(self, name: str) -> Mapping[str, ConfigEntry]:
         self._partitions(name)
-        entries = self._state.configs.get(name, {})
-        return {key: ConfigEntry(key, value, ConfigSource.TOPIC) for key, value in entries.items()}
+        entries = {key: ConfigEntry(key, value, ConfigSource.DEFAULT) for key, value in DEFAULTS.items()}
+        own = self._state.configs.get(name, {})
+        return entries | {key: ConfigEntry(key, value, ConfigSource.TOPIC) for key, value in own.items()}
 
     async def delete_records(
         self, before: Mapping[TopicPartition, Position | None]
@@ -155,7 +150,7 @@ class MemoryAdmin(ClusterAdmin):
         def delete(partition: TopicPartition) -> Position:
             log, position = _log(self._state, partition), before[partition]
             if position is not None and position > log.end:
-                raise BrokerError(OUT_OF_RANGE, "OFFSET_OUT_OF_RANGE", f"{partition} ends at {log.end}")
+                raise broker_error(ErrorCode.OFFSET_OUT_OF_RANGE, f"{partition} ends at {log.end}")
             log.delete_before(log.end if position is None else position)
             self._state.changed.notify()
             return log.start
@@ -192,7 +187,7 @@ class MemoryAdmin(ClusterAdmin):
         def delete(name: str) -> None:
             group = self._group(name)
             if group.describe().members:
-                raise BrokerError(NON_EMPTY_GROUP, "NON_EMPTY_GROUP", f"deleting group {name!r}")
+                raise broker_error(ErrorCode.NON_EMPTY_GROUP, f"deleting group {name!r}")
             group.delete()
 
         return await _each(names, delete)
@@ -217,7 +212,7 @@ class MemoryAdmin(ClusterAdmin):
 
     def _partitions(self, topic: str) -> Sequence[TopicPartition]:
         if topic not in self._state.table.topics:
-            raise BrokerError(UNKNOWN_TOPIC, "UNKNOWN_TOPIC_OR_PARTITION", f"topic {topic!r}")
+            raise broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r}")
         return self._state.table.partitions(topic)
 
     def _described(self, partition: TopicPartition) -> PartitionDescription:
@@ -231,7 +226,7 @@ class MemoryAdmin(ClusterAdmin):
 
     def _group(self, name: str) -> MemoryGroup | ShareGroupState:
         if (known := self._known_group(name)) is None:
-            raise BrokerError(NO_GROUP, "GROUP_ID_NOT_FOUND", f"group {name!r}")
+            raise broker_error(ErrorCode.GROUP_ID_NOT_FOUND, f"group {name!r}")
         return known
 
 
@@ -265,7 +260,7 @@ class MemoryTransactionsAdmin:
 
         def describe(name: str) -> TransactionDescription:
             if (known := self._state.transactions.ids.get(name)) is None:
-                raise BrokerError(NO_TRANSACTIONAL_ID, "TRANSACTIONAL_ID_NOT_FOUND", f"transactional id {name!r}")
+                raise broker_error(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, f"transactional id {name!r}")
             coordinator, partitions = self._state.brokers[min(self._state.brokers)], tuple(sorted(known.partitions))
             numbers = known.producer_id, known.epoch, known.timeout_s, known.started
             return TransactionDescription(name, known.name, *numbers, partitions, coordinator)
@@ -283,14 +278,14 @@ class MemoryTransactionsAdmin:
         await anyio.lowlevel.checkpoint()
         log, number = _log(self._state, partition), producer.producer_id
         if number not in log.open:
-            raise BrokerError(INVALID_TXN_STATE, "INVALID_TXN_STATE", f"{partition}: producer {number} has none open")
+            raise broker_error(ErrorCode.INVALID_TXN_STATE, f"{partition}: producer {number} has none open")
         log.end_transaction(number, committed=False)
         self._state.changed.notify()
 
 
 def _log(state: ClusterState, partition: TopicPartition) -> MemoryLog:
     if (log := state.logs.get(partition)) is None:
-        raise BrokerError(UNKNOWN_TOPIC, "UNKNOWN_TOPIC_OR_PARTITION", f"{partition}")
+        raise broker_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{partition}")
     return log
 
 
@@ -304,11 +299,16 @@ def _producers(log: MemoryLog) -> list[ProducerDescription]:
     return described
 
 
-def _check_config(topic: str, config: Mapping[str, str]) -> None:
-    """Raise BrokerError for a value that an entry with an effect cannot have."""
-    for name, value in config.items():
-        if not re.fullmatch(VALUES.get(name, ".*"), value, re.DOTALL):
-            raise BrokerError(INVALID_CONFIG, "INVALID_CONFIG", f"topic {topic!r}: {name}={value!r}")
+def _check_name(name: str, topics: Collection[str]) -> None:
+    """Raise BrokerError for a name that a new topic cannot have."""
+    context = f"creating topic {name!r}"
+    if name in topics:
+        raise broker_error(ErrorCode.TOPIC_ALREADY_EXISTS, context)
+    if not TOPIC_NAME.fullmatch(name) or name in (".", ".."):
+        raise broker_error(ErrorCode.INVALID_TOPIC_EXCEPTION, context)
+    for other in topics:  # names of metrics have "_" in place of "."
+        if other.replace(".", "_") == name.replace(".", "_"):
+            raise broker_error(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{context}: it collides with topic {other!r}")
 
 
 def _listing(log: MemoryLog, at: OffsetChoice, end: Position) -> OffsetListing:
@@ -318,8 +318,7 @@ def _listing(log: MemoryLog, at: OffsetChoice, end: Position) -> OffsetListing:
         newest = max(log.records, key=attrgetter("timestamp"), default=None)
         if at is OffsetSpec.MAX_TIMESTAMP and newest is not None:
             return OffsetListing(Position(newest.offset), newest.timestamp, None)
-        local = at in (OffsetSpec.EARLIEST_LOCAL, OffsetSpec.EARLIEST_NOT_TIERED)
-        return OffsetListing(log.start if local else None, None, None)
+        return OffsetListing(log.start if at is OffsetSpec.EARLIEST_LOCAL else None, None, None)
     if not isinstance(at, AtTime):
         return OffsetListing(log.start if at is EARLIEST else end, None, None)
     position = log.at_time(time_ms(at))

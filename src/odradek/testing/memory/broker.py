@@ -331,6 +331,9 @@ class MemoryBrokerClient:
             if missing:
                 error = broker_error(ErrorCode.INVALID_RECORD, f"produce to {partition}")
                 return PartitionResult(partition, error, record_errors=missing)
+        if late := self._timestamp_errors(partition.topic, records):
+            error = broker_error(ErrorCode.INVALID_TIMESTAMP, f"produce to {partition}")
+            return PartitionResult(partition, error, record_errors=late)
         limit, size = self._state.largest_batch(partition.topic), sum(map(record_bytes, records))
         if size > limit and batch.compression != "none":
             size = compressed_bytes(records)
@@ -338,6 +341,17 @@ class MemoryBrokerClient:
             return None
         too_large = batch_error(batch, ErrorCode.MESSAGE_TOO_LARGE, f"produce to {partition}", size)
         return PartitionResult(partition, too_large)
+
+    def _timestamp_errors(self, topic: str, records: Sequence[ProducerRecord]) -> dict[int, str]:
+        """Return why the timestamps of records are refused, by row."""
+        if self._state.timestamp_type(topic) is TimestampType.LOG_APPEND_TIME:
+            return {}
+        limits = self._state.timestamp_limits(topic)
+        return {
+            row: f"Timestamp {record.timestamp} is out of range: [{limits[0]}, {limits[-1]}]"
+            for row, record in enumerate(records)
+            if record.timestamp is not None and record.timestamp not in limits
+        }
 
     # ---- fetch ------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import anyio.lowlevel
 from odradek.errors import BrokerError, DeadlineError, OdradekError
 from odradek.io.notifier import Notifier
 from odradek.testing.memory.clock import MemoryClock
+from odradek.testing.memory.configs import DEFAULTS
 from odradek.testing.memory.faults import Faults, MemoryRequest, Operation
 from odradek.testing.memory.groups import MemoryGroup
 from odradek.testing.memory.log import MemoryLog
@@ -29,9 +30,6 @@ __all__ = ["ClusterState"]
 
 
 _NUMBERS = count(1)
-
-MAX_MESSAGE_BYTES = 1_048_588
-"""Kafka's default of `max.message.bytes` (bytes)."""
 
 
 class ClusterState:
@@ -49,7 +47,7 @@ class ClusterState:
         self.share_groups: dict[str, ShareGroupState] = {}
         self.transactions = TransactionCoordinator(self)
         self.configs: dict[str, dict[str, str]] = {}
-        """Entries of the configuration of topics. `timestamp_type`, `largest_batch` and `needs_keys` have an effect."""
+        """What was set in configurations of topics; see `timestamp_type` and the following for what has an effect."""
         self.clients: set[MemoryDriver] = set()
         """The clients that are open."""
         self.replicas: dict[TopicPartition, int] = {}
@@ -112,14 +110,19 @@ class ClusterState:
 
     def largest_batch(self, topic: str) -> int:
         """Return the size limit of a batch (bytes)."""
-        return int(self._config(topic, "max.message.bytes") or MAX_MESSAGE_BYTES)
+        return int(self._config(topic, "max.message.bytes"))
+
+    def timestamp_limits(self, topic: str) -> range:
+        """Return the timestamps that records of a producer may have now (ms)."""
+        before, after = (int(self._config(topic, f"message.timestamp.{name}.max.ms")) for name in ("before", "after"))
+        return range(self.now_ms() - before, self.now_ms() + after + 1)
 
     def needs_keys(self, topic: str) -> bool:
         """Return True if every record of a topic has to have a key: it would be compacted."""
         return "compact" in self._config(topic, "cleanup.policy")
 
     def _config(self, topic: str, name: str) -> str:
-        return self.configs.get(topic, {}).get(name, "")
+        return self.configs.get(topic, {}).get(name, DEFAULTS[name])
 
     # ---- requests ---------------------------------------------------------------------------------------------
 

@@ -46,6 +46,10 @@ __all__ = ["MemoryTransactions", "TransactionCoordinator", "TransactionalIdState
 _Request: TypeAlias = InitProducerIdRequest | TxnOffsetCommitRequest | EndTxnRequest
 
 
+MAX_TIMEOUT_MS = 900_000
+"""Kafka's default of `transaction.max.timeout.ms` (ms)."""
+
+
 @dataclass(eq=False, slots=True)
 class TransactionalIdState:
     """State of a transactional id at the coordinator.
@@ -123,6 +127,8 @@ class TransactionCoordinator:
     def _init(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
         """Give a producer an epoch of its own; what an earlier one left open is aborted."""
         name = request.transactional_id or ""
+        if not 0 < request.transaction_timeout_ms <= MAX_TIMEOUT_MS:
+            raise broker_error(ErrorCode.INVALID_TRANSACTION_TIMEOUT, name)
         if (known := self.ids.get(name)) is None:
             known = self.ids[name] = TransactionalIdState(next(self._numbers))
         elif (request.producer_id, request.producer_epoch) not in ((-1, -1), (known.producer_id, known.epoch)):
