@@ -54,6 +54,8 @@ def test_nothing_is_missing_and_each_step_has_its_evidence() -> None:
         ),
         ({"positions": [position(decision="write")]}, "positions", "odradek mirror groups --apply"),
         ({"written": [P0, P1]}, "producer", "written to just now: orders/0, orders/1: stop the producers"),
+        ({"open": [P1]}, "producer", "transactions are open in orders/1: let their producers end them"),
+        ({"new": [P1]}, "copied", "orders/1 were not copied yet: let the mirror run"),
         ({"lags": {}}, "copied", "nothing was copied yet"),
         ({"lags": {P0: 0, P1: None}}, "copied", "no broker for orders/1 now"),
         ({"lags": {P0: 2, P1: 3}, "unit": "bytes"}, "copied", "5 bytes are not, in orders/0, orders/1"),

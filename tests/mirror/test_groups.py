@@ -247,6 +247,32 @@ async def test_a_log_that_was_cut_on_the_source(pair: Pair) -> None:
     assert not (await cutover(mirror, "producers", apply=True, quiet_s=0)).finished
 
 
+async def test_no_mirror_is_finished_while_a_transaction_is_open_on_the_source(pair: Pair) -> None:
+    pair.write(b"1")
+    mirror = pair.mirror(name="m")
+    await run(mirror)
+    async with pair.source.connect() as k, k.producer(transactional_id="x") as out, out.transaction():
+        await out.send("orders", b"2")
+        result = await cutover(mirror, "producers", apply=True, quiet_s=0)
+        [missing] = [check for check in result.checks if not check.ok]
+        assert not result.finished and missing.evidence.startswith("transactions are open in orders/0")
+    await run(mirror)
+    assert (await cutover(mirror, "producers", apply=True, quiet_s=0)).finished
+
+
+async def test_no_mirror_is_finished_before_every_partition_of_the_source_was_copied(pair: Pair) -> None:
+    pair.write(b"1")
+    mirror = pair.mirror(name="m")
+    await run(mirror)
+    pair.source.add_partitions("orders", 2)
+    pair.source.append("orders", [b"2"], partition=1)
+    result = await cutover(mirror, "producers", apply=True, quiet_s=0)
+    [missing] = [check for check in result.checks if not check.ok]
+    assert not result.finished and missing.evidence == "orders/1 were not copied yet: let the mirror run"
+    await run(mirror)
+    assert (await cutover(mirror, "producers", apply=True, quiet_s=0)).finished
+
+
 async def test_which_groups(pair: Pair) -> None:
     pair.write(b"1")
     await run(pair.mirror(name="m"))

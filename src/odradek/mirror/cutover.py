@@ -9,13 +9,13 @@ from typing import Literal
 import anyio
 
 from odradek.errors import Unsupported
-from odradek.mirror.clusters import Clusters, open_clusters
+from odradek.mirror.clusters import Clusters, open_clusters, survey
 from odradek.mirror.config import MirrorConfig
 from odradek.mirror.groups import GroupPosition, translate_groups
 from odradek.mirror.planning import check_translatable
 from odradek.mirror.run import finish
-from odradek.mirror.status import MirrorStatus, status_open
-from odradek.types import TopicPartition
+from odradek.mirror.status import status_open
+from odradek.types import TopicPartition, by_broker
 
 __all__ = ["CutoverCheck", "CutoverFacts", "CutoverResult", "First", "checklist", "cutover"]
 
@@ -41,6 +41,8 @@ class CutoverFacts:
         members: Group -> number of its members on the source; None: the source does not know.
         positions: What was decided about the groups' positions.
         silent: Groups that the file names, and that have committed nothing.
+        open: Partitions with transactions that have not ended, of which nothing is copied yet.
+        new: Partitions of the source that no run has begun to copy.
     """
 
     lags: Mapping[TopicPartition, int | None]
@@ -50,6 +52,8 @@ class CutoverFacts:
     members: Mapping[str, int | None]
     positions: Sequence[GroupPosition]
     silent: Sequence[str]
+    open: Sequence[TopicPartition] = ()
+    new: Sequence[TopicPartition] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,9 @@ def _nothing_is_written(facts: CutoverFacts) -> CutoverCheck:
         return CutoverCheck(
             step, False, f"these were written to just now: {_listed(facts.written)}: stop the producers"
         )
+    if facts.open:
+        what = f"transactions are open in {_listed(facts.open)}"
+        return CutoverCheck(step, False, f"{what}: let their producers end them; odradek transactions shows them")
     return CutoverCheck(step, True, f"{len(facts.lags)} partitions have not grown for {facts.watched_s:g} s")
 
 
@@ -108,6 +115,8 @@ def _everything_is_copied(facts: CutoverFacts) -> CutoverCheck:
     step = "everything is copied"
     if not facts.lags:
         return CutoverCheck(step, False, "nothing was copied yet: odradek mirror run")
+    if facts.new:
+        return CutoverCheck(step, False, f"{_listed(facts.new)} were not copied yet: let the mirror run")
     if away := [partition for partition, lag in facts.lags.items() if lag is None]:
         return CutoverCheck(step, False, f"the source has no broker for {_listed(away)} now")
     if behind := [partition for partition, lag in facts.lags.items() if lag]:
@@ -178,23 +187,25 @@ async def cutover(
 
 
 async def _facts(config: MirrorConfig, clusters: Clusters, quiet_s: float) -> CutoverFacts:
-    before = _ends(await status_open(config, clusters))
+    copied = [each.source for each in (await status_open(config, clusters)).partitions]
+    before = await clusters.source.extents(copied, read_committed=False)
     await anyio.sleep(quiet_s)
     now = await status_open(config, clusters)
+    committed = await clusters.source.extents(copied, read_committed=config.topics.read_committed)
+    ends = await clusters.source.extents(copied, read_committed=False)  # after that: what was written between shows
+    chosen = await survey(config, clusters)
     groups = await translate_groups(config, clusters)
     return CutoverFacts(
         {each.source: each.lag for each in now.partitions},
         now.unit,
-        [partition for partition, end in _ends(now).items() if end != before.get(partition, end)],
+        [partition for partition, log in ends.items() if log.latest != before.get(partition, log).latest],
         quiet_s,
         await _members(config, clusters, {position.group for position in groups.positions}),
         groups.positions,
         groups.silent,
+        [partition for partition, log in ends.items() if log.latest > committed.get(partition, log).latest],
+        sorted({each for topic in chosen.source.values() for each in topic} - set(copied), key=by_broker),
     )
-
-
-def _ends(status: MirrorStatus) -> dict[TopicPartition, int | None]:
-    return {each.source: each.end for each in status.partitions}
 
 
 async def _members(config: MirrorConfig, clusters: Clusters, groups: set[str]) -> Mapping[str, int | None]:
