@@ -273,6 +273,27 @@ async def test_no_mirror_is_finished_before_every_partition_of_the_source_was_co
     assert (await cutover(mirror, "producers", apply=True, quiet_s=0)).finished
 
 
+@pytest.mark.parametrize(
+    ("again", "says"), [(False, "no broker for others/0 now: leave out"), (True, "1 records are not, in others/0")]
+)
+async def test_a_topic_that_was_deleted_on_the_source_keeps_no_mirror_from_its_end_once_it_is_left_out(
+    pair: Pair, again: bool, says: str
+) -> None:
+    pair.write(b"1")
+    pair.source.append("others", [b"2"])
+    mirror = pair.mirror(name="m", topics={"pattern": "orders|others"})
+    await run(mirror)
+    pair.source.delete_topic("others")
+    if again:
+        pair.source.create_topic("others")
+        pair.source.append("others", [b"3"])
+    result = await cutover(mirror, "producers", apply=True, quiet_s=0)
+    [missing] = [check for check in result.checks if not check.ok]
+    assert not result.finished and says in missing.evidence
+    without = pair.mirror(name="m", topics={"pattern": "orders|others", "exclude": ["others"]})
+    assert (await cutover(without, "producers", apply=True, quiet_s=0)).finished
+
+
 async def test_which_groups(pair: Pair) -> None:
     pair.write(b"1")
     await run(pair.mirror(name="m"))

@@ -118,7 +118,8 @@ def _everything_is_copied(facts: CutoverFacts) -> CutoverCheck:
     if facts.new:
         return CutoverCheck(step, False, f"{_listed(facts.new)} were not copied yet: let the mirror run")
     if away := [partition for partition, lag in facts.lags.items() if lag is None]:
-        return CutoverCheck(step, False, f"the source has no broker for {_listed(away)} now")
+        what = f"the source has no broker for {_listed(away)} now"
+        return CutoverCheck(step, False, f"{what}: leave out topics that were deleted (topics.exclude)")
     if behind := [partition for partition, lag in facts.lags.items() if lag]:
         total = sum(lag or 0 for lag in facts.lags.values())
         return CutoverCheck(step, False, f"{total} {facts.unit} are not, in {_listed(behind)}: let the mirror run")
@@ -187,7 +188,8 @@ async def cutover(
 
 
 async def _facts(config: MirrorConfig, clusters: Clusters, quiet_s: float) -> CutoverFacts:
-    copied = [each.source for each in (await status_open(config, clusters)).partitions]
+    taken = config.topics.takes
+    copied = [p.source for p in (await status_open(config, clusters)).partitions if taken(p.source.topic)]
     before = await clusters.source.extents(copied, read_committed=False)
     await anyio.sleep(quiet_s)
     now = await status_open(config, clusters)
@@ -196,7 +198,7 @@ async def _facts(config: MirrorConfig, clusters: Clusters, quiet_s: float) -> Cu
     chosen = await survey(config, clusters)
     groups = await translate_groups(config, clusters)
     return CutoverFacts(
-        {each.source: each.lag for each in now.partitions},
+        {each.source: each.lag for each in now.partitions if taken(each.source.topic)},
         now.unit,
         [partition for partition, log in ends.items() if log.latest != before.get(partition, log).latest],
         quiet_s,
