@@ -232,6 +232,23 @@ async def test_a_broker_that_knows_no_broker_yet_is_not_believed() -> None:
         assert list(metadata.table.brokers) == [1]
 
 
+async def test_a_restarted_broker_that_knows_no_broker_yet_makes_no_topic_disappear() -> None:
+    brokers = Brokers(topic_response("t", 1))
+    topics, hosts = brokers.topics, brokers.hosts
+    async with opened(brokers) as metadata:
+        assert await metadata.all_topics() == {"t"}
+
+        def starts(request: MetadataRequest) -> None:
+            is_new = brokers.asked[-1][0] == "b1"
+            brokers.topics, brokers.hosts = ({}, {}) if is_new else (topics, hosts)
+
+        brokers.on_ask = starts
+        before = len(brokers.asked)
+        while "b1" not in {host for host, _ in brokers.asked[before:]}:
+            assert await metadata.all_topics() == {"t"}
+            assert (await metadata.table_for_topic("t")).partitions("t")
+
+
 async def test_brokers_that_name_only_those_of_the_topics_asked_for_may_name_none() -> None:
     brokers = Brokers(topic_response("t", 1))
     brokers.hosts, brokers.versions = {}, BrokerVersions.of_release("0.8.1")

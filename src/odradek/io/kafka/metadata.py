@@ -341,6 +341,8 @@ class KafkaMetadata:
         response = await self._ask(broker, build)
         if response.error_code not in (0, ErrorCode.REBOOTSTRAP_REQUIRED):
             raise broker_error(response.error_code, f"{broker.address}: Metadata")
+        if of_broker.lists_all_brokers and not (response.brokers or response.error_code):  # nor does it know topics
+            raise Unreachable("version", broker.address, "the broker does not know any broker yet")
         if asked is None and names is not None:
             asked, response = names, _of_topics(response, names)
         state, changes = self._table.state.apply(response, asked, leader_epochs=of_broker.has_leader_epochs)
@@ -357,8 +359,6 @@ class KafkaMetadata:
             begin_again = broker_error(response.error_code, f"{broker.address}: Metadata")
             begin_again.retriable = True
             raise begin_again
-        if of_broker.lists_all_brokers and not state.brokers:
-            raise Unreachable("version", broker.address, "the broker does not know any broker yet")
         if self._failures:
             log.warning("%s answers, after %d failed attempts", broker.address, self._failures)
         self._failures = 0
