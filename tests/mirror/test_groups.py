@@ -400,6 +400,30 @@ async def test_positions_are_followed(pair: Pair) -> None:
     assert pair.on_target("g") == 4
 
 
+async def test_a_restarted_broker_of_the_source_that_knows_no_topics_for_a_moment(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.write(b"1")
+    mirror = pair.mirror()
+    await run(mirror)
+    pair.source.set_committed("g", {PARTITION: 1})
+    known, rounds, away = ClusterSource.partitions, [0], iter([True] * 3)
+
+    async def none_at_first(self: ClusterSource, topic: str) -> Any:
+        return () if rounds[0] == 1 and next(away, False) else await known(self, topic)
+
+    def decided(result: GroupsResult) -> None:
+        rounds[0] += 1
+        if rounds[0] == 3:
+            tasks.cancel_scope.cancel()
+
+    monkeypatch.setattr(ClusterSource, "partitions", none_at_first)
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(groups, mirror, apply=True, follow=0.01, decided=decided))
+    assert (rounds, next(away, None)) == ([3], None) and pair.on_target("g") == 1
+
+
 async def test_before_a_topic_is_copied(pair: Pair) -> None:
     pair.write(b"1")
     pair.source.set_committed("g", {PARTITION: 1})

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from odradek.client.cluster import Cluster
 from odradek.client.consumer.positions import resolve_positions
@@ -15,10 +16,12 @@ from odradek.io.gather import gather
 from odradek.io.retry import retry
 from odradek.mirror.config import TOPICS, MirrorConfig
 from odradek.mirror.directories import DirectorySource
+from odradek.mirror.errors import passes
 from odradek.mirror.planning import ClusterTopics, MirrorRefused, PlannedTopic, TargetTopic, chosen_topics, lost_text
 from odradek.mirror.sources import LATEST_TIMESTAMP, ClusterSource, MirrorSource
 from odradek.mirror.stored import MirrorIdentity, StoredState
 from odradek.observe import Observer
+from odradek.ranges.catalog import SHOWN_WITHIN_S
 from odradek.types import EARLIEST, LATEST, Position, PositionSpec, StartPosition, TopicPartition
 
 __all__ = [
@@ -26,6 +29,7 @@ __all__ = [
     "check_creation",
     "create_topics",
     "has_members",
+    "once_more",
     "open_clusters",
     "read_progress",
     "read_state",
@@ -34,6 +38,8 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 PAUSES = Backoff(first_s=0.1, max_s=10.0)
 """Between attempts of what is begun again after an error."""
@@ -125,6 +131,27 @@ async def has_members(cluster: Cluster, group: str) -> bool:
     except Unsupported:
         return False
     return described is not None and bool(described.members)
+
+
+async def once_more(call: Callable[[], Awaitable[T]]) -> T:
+    """Call; if refused, again for `SHOWN_WITHIN_S`: a broker that has just started may not know every topic, and
+    a topic that it does not know seems to be deleted.
+
+    Raises:
+        MirrorRefused: It is still refused then.
+        OdradekError: Another error of the call. Cancellation: that of the call.
+    """
+    try:
+        return await call()
+    except MirrorRefused as refused:
+        may_pass = refused
+    return await retry(
+        call,
+        PAUSES,
+        passes=lambda error: passes(error) or isinstance(error, MirrorRefused),
+        limit_s=SHOWN_WITHIN_S,
+        late=may_pass,
+    )
 
 
 # ---- the topic of the mirror ---------------------------------------------------------------------------------

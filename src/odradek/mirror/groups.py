@@ -15,7 +15,7 @@ from odradek.client.cluster import Cluster
 from odradek.errors import BrokerError, OdradekError, Unsupported
 from odradek.io.gather import gather
 from odradek.io.retry import retry
-from odradek.mirror.clusters import PAUSES, Clusters, has_members, open_clusters, read_state, survey
+from odradek.mirror.clusters import PAUSES, Clusters, has_members, once_more, open_clusters, read_state, survey
 from odradek.mirror.config import MirrorConfig
 from odradek.mirror.planning import ClusterTopics, MirrorRefused, check, check_translatable
 from odradek.mirror.stored import StoredState
@@ -125,10 +125,11 @@ async def groups(
             decided(result)
             return result
 
+        result = await once() if follow is None else await retry(once, PAUSES, passes=partial(_passes, config))
         while follow is not None:
-            await retry(once, PAUSES, passes=partial(_passes, config))
             await anyio.sleep(follow)
-        return await once()
+            await retry(partial(once_more, once), PAUSES, passes=partial(_passes, config))
+        return result
 
 
 def _passes(config: MirrorConfig, error: OdradekError) -> bool:

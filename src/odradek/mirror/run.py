@@ -26,6 +26,7 @@ from odradek.mirror.clusters import (
     create_mirror_topic,
     create_topics,
     has_members,
+    once_more,
     open_clusters,
     read_state,
     refused_topics,
@@ -331,7 +332,7 @@ class Tasks:
         while True:
             await anyio.sleep(self._config.run.refresh_seconds)
             try:
-                await self._refresh()
+                await once_more(self._refresh)
             except OdradekError as error:
                 if not passes(error):
                     raise
