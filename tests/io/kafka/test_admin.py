@@ -286,6 +286,44 @@ async def test_a_broker_that_is_too_old_leaves_a_request_to_another_one(
     assert peer.connections[-2:] == ["b:9091", "b:9092"]
 
 
+@pytest.mark.parametrize("asked", ["deleting", "offset"])
+async def test_what_brokers_have_since_their_upgrade_can_be_asked_for(
+    asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program was connected before. A broker that it has no request for meanwhile says nothing of its upgrade."""
+    peer = Cluster()
+    peer.answers[ListOffsetsRequest] = offsets
+    peer.answers[ApiVersionsRequest] = lambda request, version: ApiVersionsResponse(
+        api_keys=everything_but(DeleteGroupsRequest, ListOffsetsRequest)
+    )
+    async with admin_of(peer, monkeypatch) as admin:
+
+        async def ask() -> object:
+            if asked == "deleting":
+                return await admin.delete_groups(["g"])
+            return await admin.list_offsets({P0: OffsetSpec.MAX_TIMESTAMP}, read_committed=True)
+
+        with pytest.raises(Unsupported):
+            await ask()
+        peer.answers[ApiVersionsRequest] = lambda request, version: EVERYTHING
+        await peer.hang_up()
+        await ask()
+
+
+async def test_a_request_that_an_older_broker_does_not_have_any_more_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The cluster went back to an older release while the program was connected."""
+    peer = Cluster()
+    async with admin_of(peer, monkeypatch) as admin:
+        peer.answers[ApiVersionsRequest] = lambda request, version: ApiVersionsResponse(
+            api_keys=everything_but(DeleteGroupsRequest)
+        )
+        await peer.hang_up()
+        failed = (await admin.delete_groups(["g"])).failed
+        assert isinstance(failed["g"], Unsupported)
+
+
 def offer_up_to(peer: Cluster, api: type[Request[Any]], version: int) -> None:
     """Have a cluster offer one API up to a version only."""
     offered = (*everything_but(api), ApiVersion(api_key=api.SPEC.key, min_version=0, max_version=version))

@@ -128,7 +128,7 @@ ACL = Acl(AclResource.TOPIC, "t", "User:bob", AclOperation.READ)
 BOB = QuotaEntity(user="bob")
 PRODUCER = ProducerDescription(7, 2, None, None, None, Position(0))
 DIRECTORY = "AAECAwQFBgcICQoLDA0ODw"
-NEEDED_BY_ALL = (ApiVersionsRequest, MetadataRequest, FindCoordinatorRequest)
+NEEDED_BY_ALL = (ApiVersionsRequest, MetadataRequest, FindCoordinatorRequest, DescribeGroupsRequest)  # the last: by 0.9
 
 
 class Verb(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from random import random
 from typing import Any, TypeVar
@@ -119,7 +119,7 @@ class KafkaAdmin(ClusterAdmin):
         self, settings: Mapping[str, TopicSettings], *, validate_only: bool
     ) -> Results[str, CreatedTopic]:
         """Create topics (see `ClusterAdmin`)."""
-        self._requests.require(CreateTopicsRequest, "creating a topic", f"Kafka 0.10.1: {BY_WRITING}")
+        await self._requests.require(CreateTopicsRequest, "creating a topic", f"Kafka 0.10.1: {BY_WRITING}")
         if not settings:
             return Results({}, {})
         response = await self._requests.ask_controller(
@@ -134,7 +134,7 @@ class KafkaAdmin(ClusterAdmin):
 
     async def delete_topics(self, names: Sequence[str]) -> Results[str, None]:
         """Delete topics (see `ClusterAdmin`)."""
-        self._requests.require(DeleteTopicsRequest, "deleting a topic", f"Kafka 0.10.1: {BY_TOOLS}")
+        await self._requests.require(DeleteTopicsRequest, "deleting a topic", f"Kafka 0.10.1: {BY_TOOLS}")
         if not names:
             return Results({}, {})
         response = await self._requests.ask_controller(
@@ -146,7 +146,7 @@ class KafkaAdmin(ClusterAdmin):
 
     async def add_partitions(self, totals: Mapping[str, int], *, validate_only: bool) -> Results[str, None]:
         """Increase the number of partitions (see `ClusterAdmin`)."""
-        self._requests.require(CreatePartitionsRequest, "adding partitions", f"Kafka 1.0: {BY_TOOLS}")
+        await self._requests.require(CreatePartitionsRequest, "adding partitions", f"Kafka 1.0: {BY_TOOLS}")
         wanted = tuple(CreatePartitionsTopic(name=name, count=n, assignments=None) for name, n in totals.items())
         request = CreatePartitionsRequest(
             topics=wanted, timeout_ms=self._requests.timeout_ms, validate_only=validate_only
@@ -197,7 +197,7 @@ class KafkaAdmin(ClusterAdmin):
 
     async def describe_topic_configs(self, names: Sequence[str]) -> Results[str, Mapping[str, ConfigEntry]]:
         """Return the configuration of topics (see `ClusterAdmin`)."""
-        self._requests.require(DescribeConfigsRequest, "describing a configuration", f"Kafka 0.11: {BY_TOOLS}")
+        await self._requests.require(DescribeConfigsRequest, "describing a configuration", f"Kafka 0.11: {BY_TOOLS}")
         request = topics.describe_configs_request(topics.TOPIC, names)
         response = await self._requests.ask_any(DescribeConfigsRequest, lambda v: request)
         return topics.read_configs(response, topics.TOPIC, names)
@@ -206,9 +206,9 @@ class KafkaAdmin(ClusterAdmin):
         self, brokers: Sequence[int | None]
     ) -> Results[int | None, Mapping[str, ConfigEntry]]:
         """Return the configuration of brokers (see `ClusterAdmin`): each of them is asked for its own."""
-        self._requests.require(DescribeConfigsRequest, "describing a configuration", f"Kafka 0.11: {BY_TOOLS}")
-        if None in brokers and not self._requests.has(DescribeConfigsRequest, 1):
-            raise Unsupported("a configuration of all brokers", "Kafka 1.1")
+        await self._requests.require(DescribeConfigsRequest, "describing a configuration", f"Kafka 0.11: {BY_TOOLS}")
+        if None in brokers:
+            await self._requests.require(DescribeConfigsRequest, "a configuration of all brokers", "Kafka 1.1", 1)
 
         async def describe(number: int | None) -> Mapping[str, ConfigEntry]:
             name = _broker_name(number)
@@ -242,7 +242,7 @@ class KafkaAdmin(ClusterAdmin):
     async def _replace_topic_configs(
         self, changes: Mapping[str, Mapping[str, ConfigChange]], validate_only: bool
     ) -> Results[str, None]:
-        self._requests.require(AlterConfigsRequest, "altering a configuration", f"Kafka 0.11: {BY_TOOLS}")
+        await self._requests.require(AlterConfigsRequest, "altering a configuration", f"Kafka 0.11: {BY_TOOLS}")
         present = await self.describe_topic_configs(list(changes))
         merged = {name: topics.merged_config(entries, changes[name]) for name, entries in present.done.items()}
         if not merged:
@@ -257,7 +257,7 @@ class KafkaAdmin(ClusterAdmin):
     ) -> Results[int | None, None]:
         """Set entries (see `ClusterAdmin`). Before 2.3 brokers can only replace the whole configuration of a broker,
         which cannot be done safely: its secrets cannot be read."""
-        self._requests.require(IncrementalAlterConfigsRequest, "altering a broker's configuration", "Kafka 2.3")
+        await self._requests.require(IncrementalAlterConfigsRequest, "altering a broker's configuration", "Kafka 2.3")
 
         async def alter(number: int | None) -> None:
             named = {_broker_name(number): changes[number]}
@@ -269,7 +269,7 @@ class KafkaAdmin(ClusterAdmin):
 
     async def describe_configs(self, kind: ConfigKind, names: Sequence[str]) -> Results[str, Mapping[str, ConfigEntry]]:
         """Return the configuration of groups, or subscriptions to metrics (see `ClusterAdmin`)."""
-        self._require_configs(kind)
+        await self._require_configs(kind)
         request = topics.describe_configs_request(kind, names)
         response = await self._requests.ask_any(DescribeConfigsRequest, lambda v: request)
         return topics.read_configs(response, kind, names)
@@ -278,7 +278,7 @@ class KafkaAdmin(ClusterAdmin):
         self, kind: ConfigKind, changes: Mapping[str, Mapping[str, ConfigChange]], *, validate_only: bool
     ) -> Results[str, None]:
         """Set entries (see `ClusterAdmin`)."""
-        self._require_configs(kind)
+        await self._require_configs(kind)
         request = topics.incremental_request(kind, changes, validate_only=validate_only)
         response = await self._requests.ask_any(
             IncrementalAlterConfigsRequest, lambda v: request, changes=True, repeatable=True
@@ -287,7 +287,7 @@ class KafkaAdmin(ClusterAdmin):
 
     async def list_client_metrics(self) -> Sequence[str]:
         """Return the names of subscriptions (see `ClusterAdmin`)."""
-        self._require_configs(ConfigKind.CLIENT_METRICS)
+        await self._require_configs(ConfigKind.CLIENT_METRICS)
         response = await self._requests.ask_any(
             ListConfigResourcesRequest,
             topics.list_client_metrics_request,
@@ -297,10 +297,9 @@ class KafkaAdmin(ClusterAdmin):
             raise broker_error(response.error_code, "ListConfigResources")
         return sorted(each.resource_name for each in response.config_resources)
 
-    def _require_configs(self, kind: ConfigKind) -> None:
+    async def _require_configs(self, kind: ConfigKind) -> None:
         api, version, what, needs = CONFIGS[kind]
-        if not self._requests.has(api, version):
-            raise Unsupported(what, needs)
+        await self._requests.require(api, what, needs, version)
 
     # ---- records --------------------------------------------------------------------------------------------
 
@@ -308,7 +307,9 @@ class KafkaAdmin(ClusterAdmin):
         self, before: Mapping[TopicPartition, Position | None]
     ) -> Results[TopicPartition, Position]:
         """Delete records (see `ClusterAdmin`): the leader of each partition does it."""
-        self._requests.require(DeleteRecordsRequest, "deleting records", "Kafka 0.11: older brokers delete by age")
+        await self._requests.require(
+            DeleteRecordsRequest, "deleting records", "Kafka 0.11: older brokers delete by age"
+        )
         await self._requests.read_topics_of(before)
 
         async def delete(partition: TopicPartition) -> Position:
@@ -328,7 +329,8 @@ class KafkaAdmin(ClusterAdmin):
     ) -> Results[TopicPartition, OffsetListing]:
         """Find offsets (see `ClusterAdmin`): the leader of each partition knows them."""
         for at in specs.values():
-            _require_offset(at, self._requests.has, read_committed=read_committed)
+            for needed in _offset_needs(at, read_committed=read_committed):
+                await self._requests.require(ListOffsetsRequest, *needed)
         await self._requests.read_topics_of(specs)
 
         async def find(partition: TopicPartition) -> OffsetListing:
@@ -336,7 +338,9 @@ class KafkaAdmin(ClusterAdmin):
 
             def build(versions: BrokerVersions) -> ListOffsetsRequest:
                 # The leader may be the first broker of its release that is met. It would take the number for a time.
-                _require_offset(at, versions.has, read_committed=read_committed)
+                for feature, needs, version in _offset_needs(at, read_committed=read_committed):
+                    if not versions.has(ListOffsetsRequest, version):
+                        raise Unsupported(feature, needs)
                 return list_offsets_request(
                     {partition: at}, 1, leader_epoch=lambda p: -1, read_committed=read_committed
                 )
@@ -355,7 +359,7 @@ class KafkaAdmin(ClusterAdmin):
 
     async def list_groups(self, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[GroupListing]:
         """Return groups (see `ClusterAdmin`): each broker lists those that it coordinates."""
-        self._requests.require(ListGroupsRequest, "listing groups", "Kafka 0.9")
+        await self._requests.require(ListGroupsRequest, "listing groups", "Kafka 0.9")
 
         async def listed(broker: Broker) -> list[GroupListing]:
             answer = await self._requests.ask_broker(
@@ -371,7 +375,7 @@ class KafkaAdmin(ClusterAdmin):
 
     async def describe_groups(self, names: Sequence[str]) -> Results[str, GroupDescription]:
         """Return states and members of groups (see `ClusterAdmin`)."""
-        self._requests.require(DescribeGroupsRequest, "describing a group", "Kafka 0.9")
+        await self._requests.require(DescribeGroupsRequest, "describing a group", "Kafka 0.9")
         return await each(names, self._describe_group)
 
     async def _describe_group(self, name: str) -> GroupDescription:
@@ -425,7 +429,7 @@ class KafkaAdmin(ClusterAdmin):
     async def delete_groups(self, names: Sequence[str]) -> Results[str, None]:
         """Delete groups (see `ClusterAdmin`)."""
         needs = "Kafka 1.1: older brokers forget the positions of a group without members after a time"
-        self._requests.require(DeleteGroupsRequest, "deleting a group", needs)
+        await self._requests.require(DeleteGroupsRequest, "deleting a group", needs)
 
         def read(response: DeleteGroupsResponse, name: str) -> None:
             answers = {
@@ -456,7 +460,7 @@ class KafkaAdmin(ClusterAdmin):
 
     async def delete_positions(self, group: str, partitions: Sequence[TopicPartition]) -> Results[TopicPartition, None]:
         """Delete committed positions (see `ClusterAdmin`)."""
-        self._requests.require(OffsetDeleteRequest, "deleting a committed position", "Kafka 2.4")
+        await self._requests.require(OffsetDeleteRequest, "deleting a committed position", "Kafka 2.4")
         if not partitions:
             return Results({}, {})
         request = groups.delete_positions_request(group, partitions)
@@ -486,15 +490,12 @@ class KafkaAdmin(ClusterAdmin):
         return KafkaTransactionsAdmin(self._requests)
 
 
-def _require_offset(
-    at: OffsetChoice, has: Callable[[type[ListOffsetsRequest], int], bool], *, read_committed: bool
-) -> None:
-    """Raise Unsupported if ListOffsets cannot find an offset in the versions that there are (`has`)."""
+def _offset_needs(at: OffsetChoice, *, read_committed: bool) -> Iterator[tuple[str, str, int]]:
+    """Yield what ListOffsets has to have to find an offset: what it is, the release, and the version."""
     version, needs = SPEC_VERSIONS.get(at, (0, ""))
-    if not has(ListOffsetsRequest, version):
-        raise Unsupported(f"the offset {at!r}", needs)
-    if read_committed and not has(ListOffsetsRequest, 2):
-        raise Unsupported("the end of what is committed", "Kafka 0.11")
+    yield f"the offset {at!r}", needs, version
+    if read_committed:
+        yield "the end of what is committed", "Kafka 0.11", 2
 
 
 def _broker_name(number: int | None) -> str:

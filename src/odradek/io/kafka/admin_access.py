@@ -54,7 +54,7 @@ class KafkaAccessAdmin:
 
     async def describe_acls(self, which: AclFilter) -> list[Acl]:
         """Return the entries that a filter matches (see `AccessAdmin`)."""
-        self._require_acls(DescribeAclsRequest)
+        await self._require_acls(DescribeAclsRequest)
         response = await self._requests.ask_any(
             DescribeAclsRequest,
             lambda versions: access.describe_acls_request(which, versions),
@@ -64,7 +64,7 @@ class KafkaAccessAdmin:
 
     async def create_acls(self, acls: Sequence[Acl]) -> Results[Acl, None]:
         """Create entries (see `AccessAdmin`). That may be repeated: the same entry is not made twice."""
-        self._require_acls(CreateAclsRequest)
+        await self._require_acls(CreateAclsRequest)
         response = await self._requests.ask_any(
             CreateAclsRequest,
             lambda versions: access.create_acls_request(acls, versions),
@@ -75,14 +75,14 @@ class KafkaAccessAdmin:
 
     async def delete_acls(self, filters: Sequence[AclFilter]) -> Results[AclFilter, Results[Acl, None]]:
         """Delete entries (see `AccessAdmin`). A second answer would not tell what the first request has deleted."""
-        self._require_acls(DeleteAclsRequest)
+        await self._require_acls(DeleteAclsRequest)
         response = await self._requests.ask_any(
             DeleteAclsRequest, lambda versions: access.delete_acls_request(filters, versions), changes=True
         )
         return access.read_deleted_acls(response, filters)
 
-    def _require_acls(self, api: type[Request[R]]) -> None:
-        self._requests.require(
+    async def _require_acls(self, api: type[Request[R]]) -> None:
+        await self._requests.require(
             api, "administration of access control", "Kafka 0.11: on older brokers, use kafka-acls.sh"
         )
 
@@ -90,7 +90,7 @@ class KafkaAccessAdmin:
 
     async def describe_users(self, users: Sequence[str] | None) -> Results[str, Sequence[ScramPassword]]:
         """Return the passwords of users (see `AccessAdmin`)."""
-        self._require_users(DescribeUserScramCredentialsRequest)
+        await self._require_users(DescribeUserScramCredentialsRequest)
         named = tuple(UserName(name=user) for user in users or ())  # for null, a broker that refuses does not answer
         request = DescribeUserScramCredentialsRequest(users=named)
         response = await self._requests.ask_any(
@@ -100,7 +100,7 @@ class KafkaAccessAdmin:
 
     async def set_passwords(self, passwords: Mapping[str, str], mechanism: str, iterations: int) -> Results[str, None]:
         """Set passwords (see `AccessAdmin`). The passwords themselves are not sent."""
-        self._require_users(AlterUserScramCredentialsRequest)
+        await self._require_users(AlterUserScramCredentialsRequest)
 
         def hash_all() -> tuple[ScramCredentialUpsertion, ...]:
             return tuple(
@@ -113,7 +113,7 @@ class KafkaAccessAdmin:
 
     async def delete_passwords(self, users: Sequence[str], mechanism: str) -> Results[str, None]:
         """Delete passwords (see `AccessAdmin`)."""
-        self._require_users(AlterUserScramCredentialsRequest)
+        await self._require_users(AlterUserScramCredentialsRequest)
         number = access.MECHANISMS[mechanism]
         deletions = tuple(ScramCredentialDeletion(name=user, mechanism=number) for user in users)
         return await self._alter_users(users, AlterUserScramCredentialsRequest(deletions=deletions))
@@ -130,14 +130,16 @@ class KafkaAccessAdmin:
         }
         return item_results(users, answers, "AlterUserScramCredentials")
 
-    def _require_users(self, api: type[Request[R]]) -> None:
-        self._requests.require(api, "administration of users", "Kafka 2.7: on older brokers, use kafka-configs.sh")
+    async def _require_users(self, api: type[Request[R]]) -> None:
+        await self._requests.require(
+            api, "administration of users", "Kafka 2.7: on older brokers, use kafka-configs.sh"
+        )
 
     # ---- quotas ---------------------------------------------------------------------------------------------
 
     async def describe_quotas(self, which: QuotaEntity, *, strict: bool) -> Mapping[QuotaEntity, Mapping[str, float]]:
         """Return quotas (see `AccessAdmin`)."""
-        self._require_quotas(DescribeClientQuotasRequest)
+        await self._require_quotas(DescribeClientQuotasRequest)
         request = access.describe_quotas_request(which, strict=strict)
         response = await self._requests.ask_any(
             DescribeClientQuotasRequest, lambda v: request, lambda response: [response.error_code]
@@ -148,15 +150,17 @@ class KafkaAccessAdmin:
         self, changes: Mapping[QuotaEntity, Mapping[str, float | None]], *, validate_only: bool
     ) -> Results[QuotaEntity, None]:
         """Set quotas (see `AccessAdmin`). That may be repeated."""
-        self._require_quotas(AlterClientQuotasRequest)
+        await self._require_quotas(AlterClientQuotasRequest)
         request = access.alter_quotas_request(changes, validate_only=validate_only)
         response = await self._requests.ask_any(
             AlterClientQuotasRequest, lambda v: request, changes=True, repeatable=True
         )
         return access.read_altered_quotas(response, changes)
 
-    def _require_quotas(self, api: type[Request[R]]) -> None:
-        self._requests.require(api, "administration of quotas", "Kafka 2.6: on older brokers, use kafka-configs.sh")
+    async def _require_quotas(self, api: type[Request[R]]) -> None:
+        await self._requests.require(
+            api, "administration of quotas", "Kafka 2.6: on older brokers, use kafka-configs.sh"
+        )
 
     # ---- delegation tokens ----------------------------------------------------------------------------------
 
@@ -164,7 +168,7 @@ class KafkaAccessAdmin:
         self, owner: str | None, renewers: Sequence[str], lifetime_s: float | None
     ) -> DelegationToken:
         """Create a token (see `AccessAdmin`)."""
-        self._require_tokens(CreateDelegationTokenRequest)
+        await self._require_tokens(CreateDelegationTokenRequest)
         response = await self._requests.ask_any(
             CreateDelegationTokenRequest,
             lambda versions: access.create_token_request(owner, renewers, lifetime_s, versions),
@@ -174,7 +178,7 @@ class KafkaAccessAdmin:
 
     async def renew_token(self, hmac: bytes, seconds: float | None) -> float:
         """Let a token end later (see `AccessAdmin`)."""
-        self._require_tokens(RenewDelegationTokenRequest)
+        await self._require_tokens(RenewDelegationTokenRequest)
         period = access.BROKERS_DEFAULT if seconds is None else int(seconds * 1000)
         request = RenewDelegationTokenRequest(hmac=hmac, renew_period_ms=period)
         response = await self._requests.ask_any(
@@ -188,7 +192,7 @@ class KafkaAccessAdmin:
 
     async def expire_token(self, hmac: bytes, seconds: float) -> float:
         """Let a token end earlier (see `AccessAdmin`). A token that has ended is not known when this is repeated."""
-        self._require_tokens(ExpireDelegationTokenRequest)
+        await self._require_tokens(ExpireDelegationTokenRequest)
         period = int(seconds * 1000) or access.AT_ONCE
         request = ExpireDelegationTokenRequest(hmac=hmac, expiry_time_period_ms=period)
         response = await self._requests.ask_any(ExpireDelegationTokenRequest, lambda v: request, changes=True)
@@ -196,7 +200,7 @@ class KafkaAccessAdmin:
 
     async def describe_tokens(self, owners: Sequence[str] | None) -> list[DelegationToken]:
         """Return tokens (see `AccessAdmin`)."""
-        self._require_tokens(DescribeDelegationTokenRequest)
+        await self._require_tokens(DescribeDelegationTokenRequest)
         request = access.describe_tokens_request(owners)
         response = await self._requests.ask_any(
             DescribeDelegationTokenRequest, lambda v: request, lambda response: [response.error_code]
@@ -205,8 +209,8 @@ class KafkaAccessAdmin:
             raise broker_error(response.error_code, "describing delegation tokens")
         return sorted(map(access.read_token, response.tokens), key=lambda token: token.token_id)
 
-    def _require_tokens(self, api: type[Request[R]]) -> None:
-        self._requests.require(api, "administration of delegation tokens", "Kafka 1.1")
+    async def _require_tokens(self, api: type[Request[R]]) -> None:
+        await self._requests.require(api, "administration of delegation tokens", "Kafka 1.1")
 
 
 def _end(code: int, expiry_ms: int, what: str) -> float:

@@ -57,7 +57,7 @@ class KafkaBrokersAdmin:
 
     async def reassign(self, targets: Mapping[TopicPartition, Sequence[int] | None]) -> Results[TopicPartition, None]:
         """Begin to move replicas (see `BrokersAdmin`)."""
-        self._requests.require(AlterPartitionReassignmentsRequest, "moving replicas", f"Kafka 2.4: {REASSIGN}")
+        await self._requests.require(AlterPartitionReassignmentsRequest, "moving replicas", f"Kafka 2.4: {REASSIGN}")
         request = cluster.reassign_request(targets, self._requests.timeout_ms)
 
         def codes(response: AlterPartitionReassignmentsResponse) -> list[int]:
@@ -70,7 +70,9 @@ class KafkaBrokersAdmin:
         self, partitions: Collection[TopicPartition] | None
     ) -> dict[TopicPartition, Reassignment]:
         """Return the moves in progress (see `BrokersAdmin`)."""
-        self._requests.require(ListPartitionReassignmentsRequest, "listing moves of replicas", f"Kafka 2.4: {REASSIGN}")
+        await self._requests.require(
+            ListPartitionReassignmentsRequest, "listing moves of replicas", f"Kafka 2.4: {REASSIGN}"
+        )
         request = cluster.list_reassignments_request(partitions, self._requests.timeout_ms)
         response = await self._requests.ask_controller(
             ListPartitionReassignmentsRequest, lambda v: request, lambda response: [response.error_code], changes=False
@@ -91,7 +93,7 @@ class KafkaBrokersAdmin:
     ) -> Results[TopicPartition, bool]:
         """Elect leaders (see `BrokersAdmin`)."""
         needs = "Kafka 2.2: on older brokers, use kafka-preferred-replica-election.sh"
-        self._requests.require(ElectLeadersRequest, "electing leaders", needs)
+        await self._requests.require(ElectLeadersRequest, "electing leaders", needs)
         if partitions is not None and not partitions:
             return Results({}, {})
 
@@ -113,7 +115,7 @@ class KafkaBrokersAdmin:
 
     async def describe_log_dirs(self, brokers: Sequence[int] | None) -> Results[int, Sequence[LogDirectory]]:
         """Return log directories (see `BrokersAdmin`): each broker knows its own."""
-        self._requests.require(DescribeLogDirsRequest, "describing log directories", "Kafka 1.0")
+        await self._requests.require(DescribeLogDirsRequest, "describing log directories", "Kafka 1.0")
         request = DescribeLogDirsRequest(topics=None)
 
         async def describe(number: int) -> Sequence[LogDirectory]:
@@ -128,7 +130,7 @@ class KafkaBrokersAdmin:
 
     async def move_replicas(self, targets: Mapping[Replica, str]) -> Results[Replica, None]:
         """Begin to move replicas to other directories (see `BrokersAdmin`): each broker moves its own."""
-        self._requests.require(AlterReplicaLogDirsRequest, "moving replicas to another directory", "Kafka 1.0")
+        await self._requests.require(AlterReplicaLogDirsRequest, "moving replicas to another directory", "Kafka 1.0")
         by_broker: dict[int, dict[TopicPartition, str]] = defaultdict(dict)
         for replica, path in targets.items():
             by_broker[replica.broker][replica.partition] = path
@@ -149,7 +151,7 @@ class KafkaBrokersAdmin:
 
     async def describe_quorum(self) -> QuorumDescription:
         """Return the state of the quorum (see `BrokersAdmin`)."""
-        self._requests.require(DescribeQuorumRequest, "describing the quorum", "Kafka 3.3, in KRaft mode")
+        await self._requests.require(DescribeQuorumRequest, "describing the quorum", "Kafka 3.3, in KRaft mode")
         response = await self._requests.ask_any(
             DescribeQuorumRequest,
             lambda v: cluster.describe_quorum_request(),
@@ -159,7 +161,9 @@ class KafkaBrokersAdmin:
 
     async def add_voter(self, voter: int, directory_id: str, listeners: Mapping[str, tuple[str, int]]) -> None:
         """Add a controller to the quorum (see `BrokersAdmin`)."""
-        self._requests.require(AddRaftVoterRequest, "adding a controller to the quorum", "Kafka 3.9, in KRaft mode")
+        await self._requests.require(
+            AddRaftVoterRequest, "adding a controller to the quorum", "Kafka 3.9, in KRaft mode"
+        )
         request = cluster.add_voter_request(voter, directory_id, listeners, self._requests.timeout_ms)
         response = await self._requests.ask_any(AddRaftVoterRequest, lambda v: request, changes=True)
         if error := item_error(response.error_code, response.error_message, f"adding controller {voter}"):
@@ -168,7 +172,7 @@ class KafkaBrokersAdmin:
     async def remove_voter(self, voter: int, directory_id: str) -> None:
         """Remove a controller from the quorum (see `BrokersAdmin`)."""
         needs = "Kafka 3.9, in KRaft mode"
-        self._requests.require(RemoveRaftVoterRequest, "removing a controller from the quorum", needs)
+        await self._requests.require(RemoveRaftVoterRequest, "removing a controller from the quorum", needs)
         request = cluster.remove_voter_request(voter, directory_id)
         response = await self._requests.ask_any(RemoveRaftVoterRequest, lambda v: request, changes=True)
         if error := item_error(response.error_code, response.error_message, f"removing controller {voter}"):
@@ -176,7 +180,7 @@ class KafkaBrokersAdmin:
 
     async def unregister_broker(self, broker: int) -> None:
         """Forget a broker (see `BrokersAdmin`)."""
-        self._requests.require(UnregisterBrokerRequest, "unregistering a broker", "Kafka 3.3, in KRaft mode")
+        await self._requests.require(UnregisterBrokerRequest, "unregistering a broker", "Kafka 3.3, in KRaft mode")
         request = UnregisterBrokerRequest(broker_id=broker)
         response = await self._requests.ask_any(UnregisterBrokerRequest, lambda v: request, changes=True)
         if error := item_error(response.error_code, response.error_message, f"unregistering broker {broker}"):
@@ -186,7 +190,7 @@ class KafkaBrokersAdmin:
 
     async def describe_features(self) -> Features:
         """Return the features of the cluster (see `BrokersAdmin`): brokers tell them with the versions of requests."""
-        self._requests.require(UpdateFeaturesRequest, "describing features", "Kafka 2.7")
+        await self._requests.require(UpdateFeaturesRequest, "describing features", "Kafka 2.7")
 
         def build(versions: BrokerVersions) -> ApiVersionsRequest:
             name, version = CLIENT_SOFTWARE
@@ -199,7 +203,7 @@ class KafkaBrokersAdmin:
         self, levels: Mapping[str, int], *, downgrade: bool, unsafe: bool, validate_only: bool
     ) -> Results[str, None]:
         """Set levels of features (see `BrokersAdmin`)."""
-        self._requests.require(UpdateFeaturesRequest, "changing features", "Kafka 2.7")
+        await self._requests.require(UpdateFeaturesRequest, "changing features", "Kafka 2.7")
         response = await self._requests.ask_controller(
             UpdateFeaturesRequest,
             lambda v: cluster.update_features_request(

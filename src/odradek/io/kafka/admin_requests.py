@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
+import anyio
+
 from odradek.core.admin import Results
 from odradek.core.backoff import Backoff
 from odradek.core.kafka.admin_topics import item_results
@@ -14,11 +16,12 @@ from odradek.core.kafka.versions import BrokerVersions
 from odradek.errors import BrokerError, DeadlineError, OdradekError, Unsupported
 from odradek.io.gather import gather_outcomes
 from odradek.io.kafka.coordinators import CoordinatorType
-from odradek.io.kafka.metadata import SILENCE_S, KafkaMetadata
+from odradek.io.kafka.metadata import SILENCE_S, KafkaMetadata, metadata_request
 from odradek.io.kafka.offsets import CoordinatorAccess
 from odradek.io.retry import first_answer, may_be_of_one_broker, quickest_answer, retry
 from odradek.types import Broker, TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
+from odradek.wire.kafka.messages.metadata import MetadataRequest
 from odradek.wire.kafka.schema import Request, Response
 
 __all__ = ["AdminRequests", "each"]
@@ -57,10 +60,20 @@ class AdminRequests:
         """Between two attempts."""
         return self._access.backoff
 
-    def require(self, api: type[Request[R]], feature: str, needs: str) -> None:
-        """Raise Unsupported if a broker is too old for a request."""
-        if not self._access.versions().has(api):
+    async def require(self, api: type[Request[R]], feature: str, needs: str, version: int = 0) -> None:
+        """Raise Unsupported if a broker is too old for a request. What is known of brokers may be from before their
+        upgrade: each of them is asked once more."""
+        if not self.has(api, version):
+            with suppress(OdradekError), anyio.move_on_after(SILENCE_S):
+                await gather_outcomes(self._meet, await self.brokers())
+        if not self.has(api, version):
             raise Unsupported(feature, needs)
+
+    async def _meet(self, broker: Broker) -> None:
+        """Have a broker answer: it tells its versions on a new connection, which one that has restarted needs."""
+        await self._access.connections.ask(
+            broker, MetadataRequest, lambda versions: metadata_request(versions, (), False)
+        )
 
     def has(self, api: type[Request[R]], version: int = 0) -> bool:
         """Return True if all brokers have this version of a request."""

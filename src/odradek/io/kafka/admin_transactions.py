@@ -35,7 +35,7 @@ class KafkaTransactionsAdmin:
         self, states: Sequence[str], producer_ids: Sequence[int], longer_than_s: float | None, pattern: str | None
     ) -> list[TransactionListing]:
         """Return transactional ids (see `TransactionsAdmin`): each broker lists those that it coordinates."""
-        self._requests.require(ListTransactionsRequest, "listing transactions", "Kafka 3.0")
+        await self._requests.require(ListTransactionsRequest, "listing transactions", "Kafka 3.0")
 
         async def listed(broker: Broker) -> list[TransactionListing]:
             response = await self._requests.ask_broker(
@@ -51,7 +51,7 @@ class KafkaTransactionsAdmin:
 
     async def describe_transactions(self, transactional_ids: Sequence[str]) -> Results[str, TransactionDescription]:
         """Return transactions (see `TransactionsAdmin`)."""
-        self._requests.require(DescribeTransactionsRequest, "describing a transaction", "Kafka 3.0")
+        await self._requests.require(DescribeTransactionsRequest, "describing a transaction", "Kafka 3.0")
 
         async def describe(name: str) -> TransactionDescription:
             request = DescribeTransactionsRequest(transactional_ids=(name,))
@@ -70,7 +70,7 @@ class KafkaTransactionsAdmin:
         self, partitions: Sequence[TopicPartition]
     ) -> Results[TopicPartition, Sequence[ProducerDescription]]:
         """Return the producers of partitions (see `TransactionsAdmin`)."""
-        self._requests.require(DescribeProducersRequest, "describing producers", "Kafka 2.8")
+        await self._requests.require(DescribeProducersRequest, "describing producers", "Kafka 2.8")
         await self._requests.read_topics_of(partitions)
 
         async def describe(partition: TopicPartition) -> Sequence[ProducerDescription]:
@@ -86,7 +86,7 @@ class KafkaTransactionsAdmin:
 
     async def abort_transaction(self, partition: TopicPartition, producer: ProducerDescription) -> None:
         """Write the marker that aborts a transaction (see `TransactionsAdmin`). It may be written twice."""
-        self._requests.require(WriteTxnMarkersRequest, "aborting a transaction", "Kafka 0.11")
+        await self._requests.require(WriteTxnMarkersRequest, "aborting a transaction", "Kafka 0.11")
         await self._requests.read_topics_of([partition])
         await self._requests.ask_leader(
             partition,
