@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 from tests.io.kafka import admin_peer
+from tests.io.proxy_server import proxy_server
 
 import odradek as od
 from odradek.doctor import Diagnosis, Report, examine
 from odradek.doctor.examination import _Examination
 from odradek.errors import ConfigError
 from odradek.io import tcp
+from odradek.testing import Kafka07Broker
 from odradek.testing.process import reserve_port
 from odradek.wire.kafka.messages.admin import (
     DescribeConfigsRequest,
@@ -34,6 +36,15 @@ async def test_each_server_that_cannot_be_reached_is_named_at_once() -> None:
         assert f"127.0.0.1:{port}: tcp: " in finding.evidence
     assert report.checked == ["servers of the URL"]
     assert not report.healthy
+
+
+@pytest.mark.anyio
+async def test_servers_are_reached_through_the_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    with proxy_server("socks5") as proxy, Kafka07Broker(port=0) as broker:
+        proxy.names["broker.invalid"] = "127.0.0.1"
+        monkeypatch.setenv("ODRADEK_PROXY", proxy.url())
+        report = await examine(f"kafka07://broker.invalid:{broker.address.rpartition(':')[2]}")
+    assert report.findings == [] and "servers of the URL" in report.checked
 
 
 @pytest.mark.anyio
@@ -69,7 +80,7 @@ async def test_a_broker_that_cannot_be_reached_is_one_finding(monkeypatch: pytes
         async def aclose(self) -> None:
             pass
 
-    async def connect(host: str, port: int, timeout: float, tls: object) -> Stream:
+    async def connect(host: str, port: int, timeout: float, tls: object, proxy: object) -> Stream:
         if port == 9091:
             raise od.Unreachable("tcp", f"{host}:{port}", "connection refused")
         return Stream()

@@ -13,11 +13,12 @@ from odradek.io.drivers import DriverOptions, make_driver
 from odradek.io.observation import observer_calls
 
 if TYPE_CHECKING:
+    from odradek.io.proxy import Proxy
     from odradek.io.security import Security
     from odradek.observe import Observer
     from odradek.observe.push import ClientMetrics
 
-__all__ = ["connect"]
+__all__ = ["connect", "proxy_of"]
 
 
 def connect(
@@ -67,9 +68,15 @@ def connect(
         rack=rack,
         observer=observer_calls(observer, metrics),
         metrics=metrics,
-        proxy=_PROXY("proxy", os.environ.get("ODRADEK_PROXY") or None if proxy is None else proxy),
+        proxy=proxy_of(proxy),
     )
     return Cluster(make_driver(url, options), tuning)
+
+
+def proxy_of(proxy: str | None) -> Proxy | None:
+    """Return the proxy of this URL, by default that of the environment; None: there is none. Raises ConfigError."""
+    chosen: Proxy | None = _PROXY("proxy", os.environ.get("ODRADEK_PROXY") or None if proxy is None else proxy)
+    return chosen
 
 
 def _client_metrics(rack: str | None) -> ClientMetrics:

@@ -10,7 +10,7 @@ import anyio
 
 from odradek import arguments
 from odradek.client.cluster import Cluster
-from odradek.client.connect import connect
+from odradek.client.connect import connect, proxy_of
 from odradek.core.admin import GroupDescription, TopicDescription
 from odradek.doctor.brokers import OWN_TOPICS, missing_topic, own_topic_findings, partition_findings, quota_findings
 from odradek.doctor.causes import Diagnosis, Report, diagnosis
@@ -89,6 +89,7 @@ class _Examination:
     def __init__(self, url: str, security: Security, client_id: str) -> None:
         self._url, self._security, self._client_id = url, security, client_id
         self._tls = client_context(security) if "+ssl" in url.partition("://")[0] else None
+        self._proxy = proxy_of(None)
         self._findings: list[Diagnosis] = []
         self._checked: list[str] = []
         self._skipped: dict[str, str] = {}
@@ -125,7 +126,7 @@ class _Examination:
         return len(errors) < len(servers)
 
     async def _reach(self, address: tuple[str, int]) -> None:
-        transport = await tcp.connect(*address, CONNECT_S, self._tls)
+        transport = await tcp.connect(*address, CONNECT_S, self._tls, self._proxy)
         await transport.aclose()
 
     async def explain_failure(self, error: OdradekError) -> None:
