@@ -57,6 +57,7 @@ class Cluster(Peer):
         codes: The next error codes of answers to a kind of request.
         brokers, topics: What it says of them.
         down: Addresses where nothing listens.
+        refused: Number of the next connections that are refused.
     """
 
     def __init__(self) -> None:
@@ -75,9 +76,13 @@ class Cluster(Peer):
         self.brokers: Sequence[MetadataResponseBroker] = BROKERS
         self.topics: Sequence[MetadataResponseTopic] = (TOPIC,)
         self.down: set[str] = set()
+        self.refused = 0
 
     async def dial(self, host: str, port: int, timeout: float) -> ByteStream:
         if (address := f"{host}:{port}") in self.down:
+            raise Unreachable("tcp", address, "connection refused")
+        if self.refused:
+            self.refused -= 1
             raise Unreachable("tcp", address, "connection refused")
         return await super().dial(host, port, timeout)
 

@@ -18,7 +18,7 @@ from odradek.core.admin_access import Acl, AclFilter, AclOperation, AclResource,
 from odradek.core.admin_cluster import Reassignment, Replica
 from odradek.core.admin_transactions import ProducerDescription
 from odradek.core.backoff import Backoff
-from odradek.errors import BrokerError, ConnectionLost, Unsupported
+from odradek.errors import BrokerError, ConnectionLost, DeadlineError, OdradekError, Unsupported
 from odradek.io.connection import ConnectionOptions
 from odradek.io.kafka import connections
 from odradek.io.kafka.driver import KafkaDriver, KafkaOptions
@@ -118,6 +118,7 @@ from odradek.wire.kafka.messages.transactions import (
 )
 from odradek.wire.kafka.schema import Request, Response
 
+from ..limits import TimeLimit
 from .admin_peer import BROKERS, P0, Cluster
 from .peer import EVERYTHING, Peer, everything_but
 
@@ -557,3 +558,59 @@ async def test_users_and_entries_are_passed_on(monkeypatch: pytest.MonkeyPatch) 
     assert (await run(peer, monkeypatch, VERBS["alter_quotas"].call)).failed.keys() == {BOB}
     assert (await run(peer, monkeypatch, VERBS["delete_passwords"].call)).failed.keys() == {"bob"}
     assert (await run(peer, monkeypatch, VERBS["cancel_reassignments"].call)).failed.keys() == {P0}
+
+
+VALIDATIONS: dict[str, Callable[[Admin], Awaitable[Any]]] = {
+    "create_topics": lambda a: a.create_topics({"t": 1}, replicas=1, validate_only=True),
+    "add_partitions": lambda a: a.add_partitions({"t": 2}, validate_only=True),
+    "alter_topic_configs": lambda a: a.alter_topic_configs({"t": {"a": "b"}}, validate_only=True),
+    "alter_broker_configs": lambda a: a.alter_broker_configs({1: {"a": "b"}}, validate_only=True),
+    "alter_quotas": lambda a: a.alter_quotas({BOB: {"a": 1}}, validate_only=True),
+    "update_features": lambda a: a.update_features({"f": 1}, validate_only=True),
+}
+"""Methods that can find out whether they would change something."""
+
+
+async def unanswered(call: Callable[[Admin], Awaitable[Any]], peer: Peer, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the error of a call, or of its item, when its time ends while a broker has the request."""
+    limit = TimeLimit(5.0, monkeypatch)
+
+    def silent(request: object, version: int) -> None:
+        limit.end()
+
+    peer.answers |= dict.fromkeys({api.request for api in APIS.values()} - set(NEEDED_BY_ALL), silent)
+
+    async def outcome(admin: Admin) -> object:
+        try:
+            result = await call(admin)
+        except OdradekError as error:
+            return error
+        return next(iter(result.failed.values()))
+
+    return await run(peer, monkeypatch, outcome)
+
+
+@pytest.mark.parametrize("name", VERBS.keys() - {"describe_features"})
+async def test_an_error_says_whether_a_change_may_have_been_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = await unanswered(VERBS[name].call, Cluster(), monkeypatch)
+    assert isinstance(error, DeadlineError)
+    assert error.sent is not name.startswith(("describe", "list"))
+
+
+@pytest.mark.parametrize("name", VALIDATIONS)
+async def test_what_is_only_validated_has_not_been_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not (await unanswered(VALIDATIONS[name], Cluster(), monkeypatch)).sent
+
+
+@pytest.mark.parametrize("name", ["create_topics", "create_acls"])
+async def test_a_later_attempt_may_have_made_a_change(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one found no broker: its error is not the one that counts."""
+    peer = Cluster()
+
+    async def call(admin: Admin) -> Any:
+        await admin.describe_cluster()
+        peer.refused = 2  # once at each broker
+        await peer.hang_up()
+        return await VERBS[name].call(admin)
+
+    assert (await unanswered(call, peer, monkeypatch)).sent and not peer.refused

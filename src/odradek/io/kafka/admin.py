@@ -126,6 +126,7 @@ class KafkaAdmin(ClusterAdmin):
             CreateTopicsRequest,
             lambda v: topics.create_request(settings, v, self._requests.timeout_ms, validate_only=validate_only),
             lambda answer: [topic.error_code for topic in answer.topics],
+            changes=not validate_only,
         )
         results = topics.read_created(response, settings)
         if results.done and not validate_only:
@@ -152,7 +153,10 @@ class KafkaAdmin(ClusterAdmin):
             topics=wanted, timeout_ms=self._requests.timeout_ms, validate_only=validate_only
         )
         response = await self._requests.ask_controller(
-            CreatePartitionsRequest, lambda v: request, lambda answer: [each.error_code for each in answer.results]
+            CreatePartitionsRequest,
+            lambda v: request,
+            lambda answer: [each.error_code for each in answer.results],
+            changes=not validate_only,
         )
         answers = {
             each.name: topics.item_error(each.error_code, each.error_message, f"partitions of topic {each.name!r}")
@@ -224,7 +228,7 @@ class KafkaAdmin(ClusterAdmin):
         """Send a request to a broker about itself, or to any about all of them."""
         if number is None:
             return await self._requests.ask_any(api, lambda v: request, changes=changes, repeatable=True)
-        return await self._requests.ask_broker(number, api, lambda v: request)
+        return await self._requests.ask_broker(number, api, lambda v: request, changes=changes)
 
     async def alter_topic_configs(
         self, changes: Mapping[str, Mapping[str, ConfigChange]], *, validate_only: bool
@@ -235,7 +239,7 @@ class KafkaAdmin(ClusterAdmin):
             return await self._replace_topic_configs(changes, validate_only)
         request = topics.incremental_request(topics.TOPIC, changes, validate_only=validate_only)
         response = await self._requests.ask_any(
-            IncrementalAlterConfigsRequest, lambda v: request, changes=True, repeatable=True
+            IncrementalAlterConfigsRequest, lambda v: request, changes=not validate_only, repeatable=True
         )
         return topics.read_altered(response.responses, changes)
 
@@ -248,7 +252,9 @@ class KafkaAdmin(ClusterAdmin):
         if not merged:
             return Results({}, present.failed)
         request = topics.alter_request(topics.TOPIC, merged, validate_only=validate_only)
-        response = await self._requests.ask_any(AlterConfigsRequest, lambda v: request, changes=True, repeatable=True)
+        response = await self._requests.ask_any(
+            AlterConfigsRequest, lambda v: request, changes=not validate_only, repeatable=True
+        )
         results = topics.read_altered(response.responses, merged)
         return Results(results.done, {**present.failed, **results.failed})
 
@@ -262,7 +268,9 @@ class KafkaAdmin(ClusterAdmin):
         async def alter(number: int | None) -> None:
             named = {_broker_name(number): changes[number]}
             request = topics.incremental_request(topics.BROKER, named, validate_only=validate_only)
-            response = await self._ask_broker(number, IncrementalAlterConfigsRequest, request, changes=True)
+            response = await self._ask_broker(
+                number, IncrementalAlterConfigsRequest, request, changes=not validate_only
+            )
             topics.read_altered(response.responses, named).check()
 
         return await each(list(changes), alter)
@@ -281,7 +289,7 @@ class KafkaAdmin(ClusterAdmin):
         await self._require_configs(kind)
         request = topics.incremental_request(kind, changes, validate_only=validate_only)
         response = await self._requests.ask_any(
-            IncrementalAlterConfigsRequest, lambda v: request, changes=True, repeatable=True
+            IncrementalAlterConfigsRequest, lambda v: request, changes=not validate_only, repeatable=True
         )
         return topics.read_altered(response.responses, changes)
 
@@ -320,6 +328,7 @@ class KafkaAdmin(ClusterAdmin):
                 lambda v: request,
                 lambda response: groups.read_deleted_records(response, [partition]).check()[partition],
                 "deleting records of",
+                changes=True,
             )
 
         return await each(list(before), delete)

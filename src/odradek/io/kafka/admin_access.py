@@ -153,7 +153,7 @@ class KafkaAccessAdmin:
         await self._require_quotas(AlterClientQuotasRequest)
         request = access.alter_quotas_request(changes, validate_only=validate_only)
         response = await self._requests.ask_any(
-            AlterClientQuotasRequest, lambda v: request, changes=True, repeatable=True
+            AlterClientQuotasRequest, lambda v: request, changes=not validate_only, repeatable=True
         )
         return access.read_altered_quotas(response, changes)
 

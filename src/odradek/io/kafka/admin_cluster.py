@@ -137,7 +137,9 @@ class KafkaBrokersAdmin:
 
         async def move(number: int) -> Results[Replica, None]:
             request = cluster.move_replicas_request(by_broker[number])
-            response = await self._requests.ask_broker(number, AlterReplicaLogDirsRequest, lambda v: request)
+            response = await self._requests.ask_broker(
+                number, AlterReplicaLogDirsRequest, lambda v: request, changes=True
+            )
             return cluster.read_moved(response, number, by_broker[number])
 
         moved = await each(list(by_broker), move)
@@ -215,5 +217,6 @@ class KafkaBrokersAdmin:
                 validate_only=validate_only,
             ),
             lambda response: [response.error_code],
+            changes=not validate_only,
         )
         return cluster.read_updated_features(response, levels)

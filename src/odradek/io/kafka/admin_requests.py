@@ -121,7 +121,7 @@ class AdminRequests:
             _raise_passing(codes(response), api)
             return response
 
-        return await self.until_accepted(api.SPEC.name, attempt, changes=once)
+        return await self.until_accepted(api.SPEC.name, attempt, changes=changes, once=once)
 
     async def ask_broker(
         self,
@@ -132,7 +132,8 @@ class AdminRequests:
         *,
         changes: bool = False,
     ) -> R:
-        """Send a request to the broker with this id (see `ask_any`). Raises BrokerError if there is none."""
+        """Send a request to the broker with this id (see `ask_any`), as a change one that may be repeated. Raises
+        BrokerError if there is none."""
         if number not in self.metadata.table.brokers:  # it may have joined since they were read
             await self.metadata.refresh()
         known = self.broker(number)
@@ -145,13 +146,21 @@ class AdminRequests:
         return await self.until_accepted(api.SPEC.name, attempt, changes=changes)
 
     async def ask_leader(
-        self, partition: TopicPartition, api: type[Request[R]], build: Build[R], read: Callable[[R], T], what: str
+        self,
+        partition: TopicPartition,
+        api: type[Request[R]],
+        build: Build[R],
+        read: Callable[[R], T],
+        what: str,
+        *,
+        changes: bool = False,
     ) -> T:
         """Send a request to the leader of a partition, and return what `read` makes of the response; again, to the new
         leader, while that raises a retriable error. The topic must have been looked up before (`read_topics_of`).
 
         Args:
             what: What is done to the partition, for errors.
+            changes: True if it is a change, which may be repeated.
         """
 
         async def attempt() -> T:
@@ -165,7 +174,7 @@ class AdminRequests:
             topic = state.topics.get(partition.topic)
             code = ErrorCode.NONE if topic is None else topic.error_code
             raise broker_error(code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{what} {partition}")
-        return await self.until_accepted(api.SPEC.name, attempt)
+        return await self.until_accepted(api.SPEC.name, attempt, changes=changes)
 
     async def read_topics_of(self, partitions: Collection[TopicPartition]) -> None:
         """Read the topics of partitions, so that their leaders are known: again if one of the partitions is not, which
@@ -217,7 +226,7 @@ class AdminRequests:
                 raise broker_error(ErrorCode.NOT_CONTROLLER, f"{broker.address}: {api.SPEC.name}")
             return response
 
-        return await self.until_accepted(api.SPEC.name, attempt, changes=changes)
+        return await self.until_accepted(api.SPEC.name, attempt, changes=changes, once=changes)
 
     async def ask_coordinator(
         self,
@@ -245,31 +254,44 @@ class AdminRequests:
                     self._access.coordinators.forget(kind, name)
                 raise
 
-        return await self.until_accepted(api.SPEC.name, attempt, changes=changes)
+        return await self.until_accepted(api.SPEC.name, attempt, changes=changes, once=changes)
 
-    async def until_accepted(self, what: str, attempt: Callable[[], Awaitable[T]], *, changes: bool = False) -> T:
+    async def until_accepted(
+        self, what: str, attempt: Callable[[], Awaitable[T]], *, changes: bool = False, once: bool = False
+    ) -> T:
         """Repeat an attempt while its errors pass, and while there is time; then raise the last one. The metadata is
-        read again before the next attempt if an error, also that of a broker that is gone, shows that it is stale."""
+        read again before the next attempt if an error, also that of a broker that is gone, shows that it is stale.
+
+        Args:
+            changes: True if it is a change: the error says if any of the attempts may have been applied.
+            once: True if an attempt that may have been applied must not be repeated.
+        """
+        in_doubt = False
 
         def passes(error: OdradekError) -> bool:
-            return error.retriable and not (changes and error.sent)
+            return error.retriable and not (once and error.sent)
 
         async def refreshing() -> T:
+            nonlocal in_doubt
+            before, in_doubt = in_doubt, True  # it may be cancelled when the time is over
             try:
                 return await attempt()
             except OdradekError as error:
+                in_doubt = before or error.sent
                 if error.refresh_metadata and passes(error):
                     with suppress(OdradekError):  # that of the attempt says what the request met
                         await self.metadata.refresh()
                 raise
 
-        return await retry(
-            refreshing,
-            self._access.backoff,
-            passes=passes,
-            limit_s=self._access.timeout_s,
-            late=DeadlineError(what, self._access.timeout_s, sent=changes),
-        )
+        late = DeadlineError(what, self._access.timeout_s, sent=changes)
+        try:
+            return await retry(
+                refreshing, self._access.backoff, passes=passes, limit_s=self._access.timeout_s, late=late
+            )
+        except OdradekError as error:
+            if changes and in_doubt and error.retriable and not error.sent:
+                raise late from error
+            raise
 
 
 def _raise_passing(codes: Iterable[int], api: type[Request[R]]) -> None:

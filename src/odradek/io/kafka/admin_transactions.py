@@ -94,4 +94,5 @@ class KafkaTransactionsAdmin:
             lambda v: transactions.abort_request(partition, producer),
             lambda response: transactions.read_aborted(response, partition),
             "aborting a transaction in",
+            changes=True,
         )
