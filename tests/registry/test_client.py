@@ -168,6 +168,16 @@ async def test_another_url_is_tried(registry: FakeRegistry) -> None:
         assert failed.value.retriable
 
 
+async def test_another_url_is_tried_if_the_first_is_silent(registry: FakeRegistry) -> None:
+    with serving() as silent:
+        silent.gate.clear()
+        async with SchemaRegistry([silent.url, registry.url], timeout=1.0) as client:
+            assert await client.schema(1) is not None
+            assert await client.latest("s/1") is not None
+        silent.gate.set()
+    assert len(silent.asked) == 1  # it is not asked again while the other answers
+
+
 async def test_outside_of_its_block_it_is_closed(registry: FakeRegistry) -> None:
     client = SchemaRegistry(registry.url)
     with pytest.raises(Closed, match="is not open: use it inside its async with block"):

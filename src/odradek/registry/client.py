@@ -66,7 +66,7 @@ class SchemaRegistry:
         token: A bearer token, or an asynchronous function that returns one and is called before every request.
         headers: Sent with every request, such as `target-sr-cluster`.
         security: The options of it that begin with `ssl_`, for `https://`. Files that have changed are read again.
-        timeout: Time limit for one look-up, attempts included (s).
+        timeout: Time limit for one look-up, attempts included (s). Each of several URLs has its share of it.
 
     Raises:
         ConfigError, TypeError: An option that cannot work.
@@ -95,7 +95,8 @@ class SchemaRegistry:
         self._token = token
         auth = None if username is None else (_TEXT("username", username), password or "")
         self._files = ContextSource(SECURITY("security", security) or Security())
-        self._new_client = partial(httpx2.AsyncClient, auth=auth, headers=headers, timeout=self._timeout)
+        share_s = self._timeout / len(self._urls)  # one that is silent leaves time for the others
+        self._new_client = partial(httpx2.AsyncClient, auth=auth, headers=headers, timeout=share_s)
         self._tls = self._files.current()
         self._http = self._new_client(verify=self._tls)
         self._http_errors: type[Exception] = httpx2.HTTPError
