@@ -346,6 +346,28 @@ def test_a_plan_for_brokers_or_partitions_that_are_not_there_moves_nothing(
     assert f"{topic}/0 comes twice" in odradek("cluster", "reassign", str(plan), code=2).err
 
 
+@pytest.mark.parametrize(
+    ("change", "again"),
+    [
+        (("acl", "add", "-p", "User:dan", "-o", "read", "-r", "topic:d"), ()),
+        (("quotas", "set", "producer_byte_rate=100000", "--user", "dan"), ()),
+        (("cluster", "configs", "--set", "log.cleaner.threads=1"), ()),
+        (("cluster", "features", "--set", "share.version=1"), ()),
+        (("topic", "alter", "same", "-c", "retention.ms=3600000"), ()),
+        (("topic", "delete-records", "same", "--before", "end"), ()),
+        (("seek", "of-same", "--topic", "same", "--to", "end"), ("seek", "of-same", "--shift", "0")),
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_a_dry_run_that_would_change_nothing_says_so(
+    odradek: Run, change: tuple[str, ...], again: tuple[str, ...]
+) -> None:
+    if "same" in change and not odradek("ls", "--json").out.count('"same"'):
+        odradek("topic", "create", "same", "-p", "1", "-r", "1")
+    odradek(*change, "--apply")
+    until(lambda: odradek(*(again or change)).err == "there is nothing to do\n")
+
+
 # ---- access -------------------------------------------------------------------------------------------------
 
 

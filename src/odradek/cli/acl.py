@@ -186,12 +186,14 @@ def add(
         for who, what, name in product(principal, operation, resource)
     ]
     failed: dict[Acl, od.OdradekError] = {}
+    present: Sequence[Acl] = ()
     if apply:
         failed |= ask(url, lambda admin: admin.create_acls(entries)).failed
     else:
-        ask(url, lambda admin: admin.describe_acls(entries[0]))  # raises where there are none
+        which = AclFilter(pattern=entries[0].pattern)
+        present = ask(url, lambda admin: admin.describe_acls(which))  # raises where there can be none
     echo_rows(HEAD, [_row(entry) for entry in entries if entry not in failed], as_lines)
-    echo_dry_run(apply, "added")
+    echo_dry_run(apply, "added", empty=set(entries) <= set(present))
     return echo_failures(failed)
 
 

@@ -15,6 +15,7 @@ from odradek.core.interfaces import INTERNAL_TOPICS
 
 __all__ = [
     "APPEND",
+    "SECRET",
     "SUBTRACT",
     "Rows",
     "ask",
@@ -25,10 +26,13 @@ __all__ = [
     "named_partitions",
     "setting",
     "topics_or_all",
+    "unchanged",
 ]
 
 T = TypeVar("T")
 Rows = list[list[object]]
+SECRET = "(secret)"
+"""Printed instead of a value that is secret."""
 APPEND = click.option(
     "--append", "appended", multiple=True, metavar="NAME=ITEM", help="An item that a list gets (2.3 and later)."
 )
@@ -51,6 +55,11 @@ def echo_dry_run(apply: bool, did: str = "changed", *, empty: bool = False) -> N
     """Say on standard error that a command has only printed what it would do, or that there is nothing to do."""
     if not apply:
         click.echo("there is nothing to do" if empty else f"nothing was {did}: add --apply", err=True)
+
+
+def unchanged(rows: Rows) -> bool:
+    """Return True if the last two columns, before and after, are the same in all rows; of secrets nobody knows."""
+    return all(row[-2] == row[-1] != SECRET for row in rows)
 
 
 def setting(text: str) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 import odradek as od
-from odradek.cli.admin import Rows, ask, echo_dry_run, setting
+from odradek.cli.admin import Rows, ask, echo_dry_run, setting, unchanged
 from odradek.cli.cluster_configs import configs
 from odradek.cli.cluster_reassign import reassign
 from odradek.cli.cluster_replicas import elect, log_dirs
@@ -129,7 +129,7 @@ def features(url: str, levels: Sequence[str], downgrade: bool, unsafe: bool, app
     before, results = od.run(update)
     rows = [[name, _level(before, name), wanted[name]] for name in results.done]
     echo_rows(["feature", "before", "after"], rows, as_lines)
-    echo_dry_run(apply or bool(results.failed))
+    echo_dry_run(apply or bool(results.failed), empty=unchanged(rows))
     return echo_failures(results.failed)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 import odradek as od
-from odradek.cli.admin import APPEND, SUBTRACT, Rows, ask, change_text, config_changes, echo_dry_run
+from odradek.cli.admin import APPEND, SECRET, SUBTRACT, Rows, ask, change_text, config_changes, echo_dry_run, unchanged
 from odradek.cli.options import APPLY, JSON, clustered, examples
 from odradek.cli.output import echo_failures, echo_rows
 from odradek.core.admin import ConfigChange, ConfigEntry, ConfigSource, Results
@@ -68,7 +68,7 @@ def _name(number: int | None) -> int | str:
 
 
 def _value(entry: ConfigEntry) -> str | None:
-    return "(secret)" if entry.secret else entry.value
+    return SECRET if entry.secret else entry.value
 
 
 def _change(
@@ -92,7 +92,7 @@ def _change(
         for entry in [before.done.get(number, {}).get(name)]
     ]
     echo_rows(["broker", "entry", "before", "after"], rows, as_lines)
-    echo_dry_run(apply or bool(altered.failed))
+    echo_dry_run(apply or bool(altered.failed), empty=unchanged(rows))
     return echo_failures(altered.failed)
 
 
@@ -106,4 +106,4 @@ def _before(entry: ConfigEntry | None, number: int | None) -> str | None:
 def _after(entry: ConfigEntry | None, name: str, change: ConfigChange) -> str:
     """Return what an entry becomes; a password is not shown, also where brokers do not say yet that it is one."""
     secret = entry.secret if entry is not None else "password" in name or "jaas" in name
-    return "(secret)" if secret and change is not None else change_text(change)
+    return SECRET if secret and change is not None else change_text(change)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 import odradek as od
-from odradek.cli.admin import Rows, ask, echo_dry_run, setting
+from odradek.cli.admin import Rows, ask, echo_dry_run, setting, unchanged
 from odradek.cli.options import APPLY, JSON, clustered, examples
 from odradek.cli.output import echo_failures, echo_rows
 from odradek.core.admin import Results
@@ -153,5 +153,5 @@ def _change(url: str, entity: QuotaEntity, wanted: Mapping[str, float | None], a
     known = before.get(entity, {})
     rows: Rows = [[*_row(entity), name, _whole(known.get(name)), _whole(value)] for name, value in wanted.items()]
     echo_rows([*HEAD, "before", "after"], rows if results.done else [], as_lines)
-    echo_dry_run(apply or bool(results.failed))
+    echo_dry_run(apply or bool(results.failed), empty=unchanged(rows))
     return echo_failures(results.failed)

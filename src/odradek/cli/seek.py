@@ -114,7 +114,7 @@ def seek(
     if apply and changes:
         undo = _undo(group, changes, undo_force)
         echo_json({"undo": undo}) if as_lines else click.echo(f"undo: {undo}")
-    echo_dry_run(apply or bool(failed))
+    echo_dry_run(apply or bool(failed), empty=all(each.before == each.after for each in changes.values()))
     return echo_failures(failed)
 
 

@@ -19,6 +19,7 @@ from odradek.cli.admin import (
     named_partitions,
     setting,
     topics_or_all,
+    unchanged,
 )
 from odradek.cli.cluster_queries import delete_described
 from odradek.cli.options import APPLY, JSON, Last, clustered, examples, start_position
@@ -201,7 +202,7 @@ def alter(
         raise click.UsageError("nothing to alter: give --partitions, --config, --default, --append or --subtract")
     rows = od.run(_alter, url, name, partitions, changes, apply)
     echo_rows(["topic", "entry", "before", "after"], [[name, *row] for row in rows], as_lines)
-    echo_dry_run(apply)
+    echo_dry_run(apply, empty=unchanged(rows))
     return 0
 
 
@@ -248,7 +249,7 @@ def delete_records(url: str, names: Sequence[str], before: str, apply: bool, as_
         raise click.BadParameter(f"{before!r}: expected end, a number or @TIME", param_hint="--before")
     rows, failed = od.run(_delete_records, url, names, at, apply)
     echo_rows(["topic", "partition", "begins", "will_begin"], rows, as_lines)
-    echo_dry_run(apply, "deleted")
+    echo_dry_run(apply, "deleted", empty=unchanged(rows))
     return echo_failures(failed)
 
 
