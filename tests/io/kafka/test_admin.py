@@ -546,6 +546,31 @@ async def test_a_coordinator_that_is_too_old_for_other_groups_describes_a_classi
         assert results.done["g"].state == "Stable"
 
 
+async def test_a_coordinator_that_was_upgraded_describes_groups_of_all_protocols(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The program was connected before."""
+    peer = Cluster()
+    old = ApiVersionsResponse(api_keys=everything_but(ConsumerGroupDescribeRequest, ShareGroupDescribeRequest))
+    peer.answers[ApiVersionsRequest] = lambda request, version: old
+    peer.answers[ConsumerGroupDescribeRequest] = lambda request, version: ConsumerGroupDescribeResponse(
+        groups=(DescribedConsumerGroup(group_id=request.group_ids[0], error_code=peer.code(request)),)
+    )
+    peer.answers[DescribeGroupsRequest] = lambda request, version: DescribeGroupsResponse(
+        groups=tuple(DescribedGroup(group_id=name, group_state="Dead") for name in request.groups)
+    )
+    peer.answers[ShareGroupDescribeRequest] = lambda request, version: ShareGroupDescribeResponse(
+        groups=(DescribedShareGroup(group_id="s"),)
+    )
+    peer.codes[ConsumerGroupDescribeRequest] = [ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND]
+    async with admin_of(peer, monkeypatch) as admin:
+        assert "GROUP_ID_NOT_FOUND" in str((await admin.describe_groups(["g"])).failed["g"])
+        peer.answers[ApiVersionsRequest] = lambda request, version: EVERYTHING
+        await peer.hang_up()
+        types = [(await admin.describe_groups([name])).done[name].type for name in ("g", "s")]
+    assert types == ["consumer", "share"]
+
+
 async def test_groups_are_listed_again_while_their_broker_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = Cluster()
     peer.codes[ListGroupsRequest] = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]

@@ -388,24 +388,25 @@ class KafkaAdmin(ClusterAdmin):
         return await each(names, self._describe_group)
 
     async def _describe_group(self, name: str) -> GroupDescription:
-        """Describe a group by the protocol that it has: brokers do not know it by the others. The coordinator may
-        be the first broker of an older release that is met, which has the classic one alone."""
-        if self._requests.has(ConsumerGroupDescribeRequest):
-            try:
-                return await self._ask_about(
-                    name, ConsumerGroupDescribeRequest(group_ids=(name,)), groups.read_consumer_group
-                )
-            except (BrokerError, Unsupported) as error:
-                if isinstance(error, BrokerError) and error.code not in NOT_OF_THIS_PROTOCOL:
-                    raise
+        """Describe a group by the protocol that it has: brokers do not know it by the others. Its coordinator may be of
+        another release than the brokers met so far: it says itself which protocols it has."""
+        try:
+            return await self._ask_about(
+                name, ConsumerGroupDescribeRequest(group_ids=(name,)), groups.read_consumer_group
+            )
+        except (BrokerError, Unsupported) as error:
+            if isinstance(error, BrokerError) and error.code not in NOT_OF_THIS_PROTOCOL:
+                raise
         try:
             return await self._ask_about(name, DescribeGroupsRequest(groups=(name,)), groups.read_classic_group)
         except BrokerError as error:
-            if error.code not in NOT_OF_THIS_PROTOCOL or not self._requests.has(ShareGroupDescribeRequest):
+            if error.code not in NOT_OF_THIS_PROTOCOL:
                 raise
             missing = error
         try:
             return await self._ask_about(name, ShareGroupDescribeRequest(group_ids=(name,)), groups.read_share_group)
+        except Unsupported:
+            raise missing from None
         except BrokerError as error:
             if error.code != ErrorCode.UNSUPPORTED_VERSION:  # share groups are switched off, as by default in 4.1
                 missing = error
