@@ -15,7 +15,8 @@ from odradek.ranges import reader as range_reader
 from odradek.ranges.planning import Range, TaskPlan
 from odradek.ranges.request import ClusterConnection, ReadRequest, Topics
 from odradek.testing import Kafka07Broker, MemoryCluster
-from odradek.types import EARLIEST, KiB, MiB, TopicPartition
+from odradek.testing.memory.log import StoredRecord
+from odradek.types import EARLIEST, KiB, MiB, Position, TopicPartition
 from odradek.wire.compression import CompressionType
 from odradek.wire.kafka07.message_set import encode_set
 
@@ -118,3 +119,34 @@ def test_an_error_in_one_thread_leaves_the_cluster_to_the_others(odradek_kafka07
         portal.call(cluster.partitions, "orders")
     with process.connected(where, 60) as (_, following):
         assert following is not cluster, "opened again after the error"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("removed", [True, False])
+async def test_a_range_that_compaction_has_emptied_up_to_an_open_transaction_is_read_to_its_end(
+    removed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, partition = MemoryCluster({"orders": 1}), TopicPartition("orders", 0)
+    log = cluster._log(partition)
+    where = ClusterConnection("kafka://memory")
+    request = ReadRequest(where, Topics(("orders",)), EARLIEST, read_committed=True, poll_deadline_s=0.1)
+
+    def read(position: int, max_bytes: int, *, read_committed: bool = False) -> tuple[list[StoredRecord], Position]:
+        """As brokers read: nothing is said of offsets without records, and remote storage may be too slow."""
+        records = [] if read_committed else [each for each in log.records if each.offset >= position]
+        return records, Position(records[-1].offset + 1 if records else position)
+
+    async with cluster.connect() as k, k.producer(transactional_id="t") as out:
+        cluster.append("orders", [b"0", b"1", b"2"])
+        async with out.transaction():
+            await out.send("orders", b"open")
+            monkeypatch.setattr(log, "read", read)
+            if removed:
+                del log.records[:3]
+            task = TaskPlan((Range(partition, 0, 3),), {})
+            async with range_reader.RangeReader(k.driver, task, request) as reader:
+                if removed:
+                    assert await reader.take() == [range_reader.CompletedRange(partition, 0, 3, 0)]
+                else:
+                    with pytest.raises(DeadlineError, match="it sends nothing of what the log has"):
+                        await reader.take()

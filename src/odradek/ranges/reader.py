@@ -208,7 +208,7 @@ class _RangeTask:
         if failure is not None:
             decoder.reset(decoder.position)  # the log may have been truncated meanwhile
             await self._wait(f"broker {broker.id}: ", failure)
-        elif not fetch.received:
+        elif not fetch.received and not await self._skip_removed(broker, fetch):
             return await self._on_empty_response(broker, fetch)
         return True
 
@@ -349,6 +349,27 @@ class _RangeTask:
         self._complete(gap.start)
         self._start, self._decoder = gap.resumed, None
         return gap.resumed < self._part.end
+
+    async def _skip_removed(self, broker: Broker, fetch: PartitionFetch) -> bool:
+        """Move to the end of the range if compaction has removed the rest of it, and an open transaction follows, until
+        whose end brokers such as 2.8 send nothing to readers of committed records. Return True if so. An empty response
+        alone proves nothing: it may be one of remote storage that was too slow."""
+        end = self._part.end
+        if not self._request.read_committed or (fetch.last_stable or 0) < end:
+            return False
+        api, options = self._reader.driver.broker(broker, purpose="fetch"), self._request.decoder_options()
+        position = fetch.decoder.position
+        decoder = api.decoder(self._part.partition, position, options._replace(read_committed=False))
+        try:
+            await api.fetch([PartitionFetch(decoder, MIN_FETCH_BYTES)])
+        except OdradekError as failure:
+            if not failure.retriable:
+                raise
+        rows = decoder.take()
+        if decoder.position < end or (rows.values and rows.positions[0] < end):
+            return False
+        fetch.decoder.reset(Position(end))
+        return True
 
     async def _gap(self, position: int, error: OdradekError | None) -> PositionGap | None:
         """Return the loss that the broker's extents show, or None if they show none."""
