@@ -14,8 +14,10 @@ from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
+import deltalake
 import pytest
 from pyiceberg.catalog import load_catalog
+from pyiceberg.types import StringType
 
 from odradek.cli.app import run as command
 from odradek.pipeline import flow
@@ -490,6 +492,33 @@ def test_a_table_that_others_divide_in_another_way_is_refused_in_the_middle_of_a
     flow = work.run(changed).flows[0]
     assert "partitioned by [('partition', 'identity')], the flow by [('topic', 'identity')]" in flow.error
     assert flow.batches == work.newest.batch == (1 if conflict else 2)
+
+
+@KINDS
+def test_a_column_that_others_have_made_and_that_must_not_be_null_is_named(tmp_path: Path, kind: str) -> None:
+    work = Workspace(tmp_path, kind, more=JSON)
+    work.append([b'{"id": 1, "user": "u", "at": "2026-01-01T00:00:00Z"}'])
+    assert not work.error()
+    if kind == "delta":
+        rank = deltalake.Field("rank", deltalake.schema.PrimitiveType("string"), nullable=False)
+        work.table.loaded.alter.add_columns([rank])
+    else:
+        with work.table.loaded.update_schema(allow_incompatible_changes=True) as update:
+            update.add_column("rank", StringType(), required=True)
+    work.append([b'{"id": 2, "user": "u", "at": "2026-01-01T00:00:00Z"}'])
+    assert "tables/orders: column rank of the table must not be null" in work.error()
+    assert work.newest.batch == 1
+
+
+def test_an_iceberg_table_of_a_format_that_cannot_be_written_stops_a_run_before_it_reads(tmp_path: Path) -> None:
+    work = Workspace(tmp_path, "iceberg")
+    work.append(numbers(0, 10))
+    assert not work.error()
+    metadata = Path(work.table.loaded.metadata_location.removeprefix("file://"))
+    changed = {**json.loads(metadata.read_bytes()), "format-version": 3, "next-row-id": 10}
+    metadata.write_text(json.dumps(changed))
+    work.append(numbers(10, 20))
+    assert "others have given the table format version 3, and pyiceberg writes 2 at most" in work.error()
 
 
 def test_a_column_that_others_have_removed_from_the_dead_letters_is_added_again(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ try:
     from pyiceberg.manifest import DataFile as IcebergFile
     from pyiceberg.manifest import DataFileContent, FileFormat
     from pyiceberg.table import DataScan, FileScanTask, Transaction
-    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.metadata import SUPPORTED_TABLE_FORMAT_VERSION, TableMetadata
     from pyiceberg.table.snapshots import Snapshot, ancestors_of
     from pyiceberg.table.update.snapshot import ExpireSnapshots
     from pyiceberg.transforms import parse_transform
@@ -192,6 +192,9 @@ class IcebergTable(Table):
         wanted = [(column.source, str(_transform(column))) for column in self.options.columns]
         if has != wanted:
             raise TableMismatch(self.where, f"the table is partitioned by {has}, the flow by {wanted}")
+        if (version := self.loaded.format_version) > (known := SUPPORTED_TABLE_FORMAT_VERSION):
+            what = f"others have given the table format version {version}, and pyiceberg writes {known} at most"
+            raise TableMismatch(self.where, what)
 
     def evolve(self, schema: pa.Schema) -> None:
         before = self.loaded.metadata_location

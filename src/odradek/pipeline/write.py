@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from odradek._arrays import group_rows
+from odradek.pipeline.errors import TableMismatch
 from odradek.pipeline.layout import PartitionColumn, Storage, fitted, partition_text, partition_values, storage_errors
 from odradek.pipeline.table import DataFile
 from odradek.types import KiB, MiB
@@ -161,8 +162,12 @@ class FileWriter(AbstractContextManager["FileWriter"]):
 
 
 def _by_partition(rows: pa.Table, target: WriteTarget) -> Iterator[tuple[Key, pa.Table]]:
-    """Yield the rows of each partition of the table, as they are written; within one they keep their order."""
+    """Yield the rows of each partition of the table, as they are written; within one they keep their order. Raises
+    TableMismatch for a null in a column that others have made one without."""
     table = fitted(rows, target.schema)
+    if null := [each.name for each in target.schema if not each.nullable and table[each.name].null_count]:
+        what = f"column {null[0]} of the table must not be null, and the flow has no value for it in each row"
+        raise TableMismatch(target.storage.root, what)
     if not target.columns:
         yield (), table
         return
