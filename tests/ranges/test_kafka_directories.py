@@ -90,6 +90,17 @@ def test_the_extent_ends_at_the_high_watermark_and_has_the_id_of_the_topic(tmp_p
     assert [offset for offset, _ in read(request)][-1] == 49
 
 
+def test_what_is_to_be_known_of_a_log_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = orders(tmp_path)
+    (tmp_path / "replication-offset-checkpoint").write_text("0\n1\norders 0 90\n")
+    notes = segments.open(log).notes
+    assert any("records that consumers could get are missing here" in note for note in notes)
+    logs = find_logs(options(tmp_path))
+    for _ in range(2):
+        logs.extents()
+    assert tuple(record.getMessage() for record in caplog.records) == notes
+
+
 def test_a_query_starts_at_the_first_record_of_a_time(tmp_path: Path) -> None:
     orders(tmp_path)
     assert next(read(options(tmp_path, startingTimestamp=T0 + 25_000)))[0] == 30

@@ -28,7 +28,8 @@ log = logging.getLogger(__name__)
 
 
 class DirectoryCatalog:
-    """The logs in directories, like `BrokerCatalog`. Every `extents` lists the files; raises OSError, too.
+    """The logs in directories, like `BrokerCatalog`. Every `extents` lists the files, and the first with a log says
+    what is to be known of it; raises OSError, too.
 
     All of them count in one unit, that of 0.7 if there are none. The logs of 0.8 and later are copies of what other
     brokers have, too: they are not told apart by brokers, and only one copy of each is read.
@@ -37,6 +38,7 @@ class DirectoryCatalog:
     def __init__(self, directories: Sequence[Directory], request: ReadRequest) -> None:
         self._directories, self._request = directories, request
         self._logs: dict[TopicPartition, SegmentedLog] = {}
+        self._noted: set[TopicPartition] = set()  # logs whose notes were logged
 
     @property
     def unit(self) -> PositionUnit:
@@ -52,6 +54,10 @@ class DirectoryCatalog:
 
     def extents(self) -> dict[TopicPartition, Extent]:
         self._find()
+        for partition in sorted(self._logs.keys() - self._noted):
+            for note in self._logs[partition].notes:
+                log.warning("%s", note)
+        self._noted.update(self._logs)
         most, committed = self._request.max_entry, self._request.read_committed
         return {
             partition: log_access.extent(paths, most, read_committed=committed)._replace(broker=partition.broker)
