@@ -104,6 +104,7 @@ async def test_an_error_that_passes_is_asked_again(registry: FakeRegistry, statu
 
 WRONG = [
     (401, b'{"error_code": 401, "message": "Unauthorized"}', "status 401: Unauthorized"),
+    (403, b'{"error_code": 403, "message": "Forbidden"}', "status 403: Forbidden"),
     (404, b'{"error_code": 404, "message": "HTTP 404 Not Found"}', "status 404: HTTP 404 Not Found"),
     (422, b'{"error_code": 42201, "message": "Invalid schema"}', "status 422: Invalid schema"),
     (404, b"<html>", "status 404: what answers is no schema registry"),
@@ -126,7 +127,8 @@ async def test_a_refusal_is_an_error_at_once(registry: FakeRegistry, status: int
         assert await client.schema(1) is not None  # the error is not remembered
         assert "secret" not in repr(client)
     error = failed.value
-    assert (error.why, error.status, error.retriable) == (why, status, False)
+    assert (error.why, error.status) == (why, status)
+    assert error.retriable == (status in (401, 403))  # that is no error of a record, and passes with other credentials
     assert str(error) == f"schema registry {registry.url}: {why}"
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), vars(again)) == (str(error), vars(error))

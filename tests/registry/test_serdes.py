@@ -400,13 +400,16 @@ async def test_what_is_no_schema_is_refused_at_once(registry: FakeRegistry, text
                 make(text)
 
 
-async def test_a_registry_that_is_away_keeps_its_records(registry: FakeRegistry) -> None:
+@pytest.mark.parametrize("status", [503, 401])
+async def test_a_registry_that_is_away_or_refuses_the_credentials_keeps_its_records(
+    registry: FakeRegistry, status: int
+) -> None:
     registry.add("a", OLD)
     cluster = MemoryCluster(topics={"t": 1})
     cluster.append("t", [b"\0\0\0\0\1\2"], partition=0)
     async with opened(registry, timeout=0.5) as client, cluster.connect() as k:
         async with k.consumer("t", group="g", value_deserializer=client.avro()) as c:
-            registry.faults = [(503, b"") for _ in range(100)]
+            registry.faults = [(status, b"") for _ in range(100)]
             for _ in range(2):
                 with pytest.raises(DeserializationError) as failed:
                     await anext(c)
@@ -415,7 +418,7 @@ async def test_a_registry_that_is_away_keeps_its_records(registry: FakeRegistry)
             registry.faults = []
             assert (await anext(c)).value == {"id": 1}
         async with k.producer(value_serializer=client.avro(NEW)) as out:
-            registry.faults = [(503, b"") for _ in range(100)]
+            registry.faults = [(status, b"") for _ in range(100)]
             with pytest.raises(SerializationError) as lost:
                 await out.send("t", {"id": 1, "score": 0.0})
             assert lost.value.retriable

@@ -23,6 +23,7 @@ from odradek.io.security import SECURITY, Security, TokenProvider, ask_provider
 from odradek.io.tls import ContextSource
 from odradek.registry.schemas import (
     MISSING_CODES,
+    REFUSED_CREDENTIALS,
     Reference,
     RegisteredSchema,
     RegistryError,
@@ -236,7 +237,11 @@ class SchemaRegistry:
         """Send a request until it is answered; return what the answer says, None if that is that there is none."""
         late = RegistryError(self._shown, f"no answer within {self._timeout:g} s")
         return await retry(
-            lambda: self._attempt(method, path, body, read), Backoff(first_s=0.1), limit_s=self._timeout, late=late
+            lambda: self._attempt(method, path, body, read),
+            Backoff(first_s=0.1),
+            passes=_passes_soon,
+            limit_s=self._timeout,
+            late=late,
         )
 
     async def _attempt(self, method: str, path: str, body: Any, read: Read) -> Any:
@@ -292,6 +297,11 @@ class SchemaRegistry:
             self._attempts += 1
         why = error.get("message") or "what answers is no schema registry"
         raise RegistryError(self._shown, f"status {response.status_code}: {why}", response.status_code)
+
+
+def _passes_soon(error: OdradekError) -> bool:
+    """Return True if another attempt may succeed within one look-up."""
+    return error.retriable and getattr(error, "status", None) not in REFUSED_CREDENTIALS
 
 
 def _base(url: object) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from http import HTTPStatus
 from typing import NamedTuple
 
 from odradek.errors import OdradekError
 
 __all__ = [
     "MISSING_CODES",
+    "REFUSED_CREDENTIALS",
     "Dependency",
     "PayloadError",
     "Reference",
@@ -24,8 +26,13 @@ MISSING_CODES = (40401, 40402, 40403)
 """
 
 
+REFUSED_CREDENTIALS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+"""Statuses of a registry that refuses the credentials: they say nothing of a record, and may be renewed."""
+
+
 class RegistryError(OdradekError):
-    """A schema registry did not answer, or refused a request.
+    """A schema registry did not answer, or refused a request. It is retriable if it says nothing of a schema: also if
+    the registry refused the credentials, which may be renewed.
 
     Args:
         url: The registry, without credentials.
@@ -37,7 +44,7 @@ class RegistryError(OdradekError):
     def __init__(self, url: str, why: str, status: int | None = None, schema: int | str | None = None) -> None:
         super().__init__(url, why, status, schema)
         self.url, self.why, self.status, self.schema = url, why, status, schema
-        self.retriable = status is None or status in (408, 429) or status >= 500
+        self.retriable = status is None or status in (*REFUSED_CREDENTIALS, 408, 429) or status >= 500
 
     def message(self) -> str:
         return f"schema registry {self.url}: {self.why}"
