@@ -268,6 +268,7 @@ def test_other_partitions_follow_to_the_new_epoch_when_nothing_of_theirs_is_on_i
     state.resolve_refusals(A, nothing)
     assert not state.can_send(B)
     state.answered(other, 0, 0)
+    assert state.can_send(B)
     stamp = state.stamp(B, 1)
     assert (stamp.producer.epoch, stamp.base_sequence) == (4, 0)
 
@@ -320,7 +321,8 @@ def test_records_removed_by_retention_restart_the_sequences_of_a_transaction() -
 
 
 @pytest.mark.parametrize(
-    ("code", "log_start", "gap"), [(45, -1, True), (59, 0, True), (49, -1, True), (120, -1, True), (17, -1, False)]
+    ("code", "log_start", "gap"),
+    [(45, -1, True), (59, 0, True), (59, 104, True), (49, -1, True), (120, -1, True), (17, -1, False)],
 )
 def test_a_transaction_that_misses_a_batch_is_aborted(code: int, log_start: int, gap: bool) -> None:
     state = ready(transactional=True)
