@@ -12,6 +12,8 @@ import odradek as od
 import odradek.mirror.clusters as clusters_module
 import odradek.mirror.run as run_module
 import odradek.mirror.task as task_module
+from odradek.client.admin import Admin
+from odradek.core.admin import Results
 from odradek.core.backoff import Backoff
 from odradek.core.interfaces import ProducerRecord
 from odradek.errors import (
@@ -510,15 +512,14 @@ async def test_a_restarted_broker_of_the_target_that_knows_no_topics_for_a_momen
 ) -> None:
     """As those of releases with ZooKeeper, for about half a second: seen with 2.8.2."""
     source, target = filled({"t": 1}), MemoryCluster()
-    known, unknown = od.Cluster.topics, 0
+    known, unknown = clusters_module.existing_topics, 0
 
-    async def none_at_first(self: od.Cluster) -> frozenset[str]:
+    async def none_at_first(*args: Any) -> set[str]:
         nonlocal unknown
-        is_of_target = self.driver._state is target._state  # type: ignore[attr-defined]
-        unknown -= is_of_target
-        return frozenset() if is_of_target and unknown > 0 else await known(self)
+        unknown -= 1
+        return set() if unknown > 0 else await known(*args)
 
-    monkeypatch.setattr(od.Cluster, "topics", none_at_first)
+    monkeypatch.setattr(clusters_module, "existing_topics", none_at_first)
     async with opened(source, target) as clusters, anyio.create_task_group() as group:
         group.start_soon(lambda: run_open(config_of("t"), clusters, follow=True))
         await until(lambda: "t" in target._state.table.topics and same(source, target, "t"))
@@ -527,6 +528,31 @@ async def test_a_restarted_broker_of_the_target_that_knows_no_topics_for_a_momen
         source.append("t", rows(3))
         await until(lambda: same(source, target, "t"))
         group.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("denied", ["t", "odradek.mirror.m"])
+@pytest.mark.parametrize("follow", [True, False])
+async def test_a_topic_of_the_target_that_may_not_be_described_is_not_taken_for_one_that_was_deleted(
+    monkeypatch: pytest.MonkeyPatch, denied: str, *, follow: bool
+) -> None:
+    source, target = filled({"t": 1}), MemoryCluster()
+    await run_mirror(source, target, config_of("t"))
+    topics, describe = od.Cluster.topics, Admin.describe_topics
+
+    async def listed(self: od.Cluster) -> frozenset[str]:
+        is_target = self.driver._state is target._state  # type: ignore[attr-defined]
+        return await topics(self) - ({denied} if is_target else set())
+
+    async def described(self: Admin, names: Any) -> Any:
+        results = await describe(self, names)
+        error = BrokerError(29, "TOPIC_AUTHORIZATION_FAILED", f"describing topic {denied!r}")
+        return Results({}, {denied: error}) if denied in names else results
+
+    monkeypatch.setattr(od.Cluster, "topics", listed)
+    monkeypatch.setattr(Admin, "describe_topics", described)
+    source.append("t", rows(3))
+    error = await error_of(source, target, config_of("t"), follow=follow)
+    assert str(error) == f"describing topic {denied!r}: TOPIC_AUTHORIZATION_FAILED (code 29)"
 
 
 @pytest.mark.parametrize("again", [True, False])

@@ -23,11 +23,13 @@ from odradek.mirror.stored import MirrorIdentity, StoredState
 from odradek.observe import Observer
 from odradek.ranges.catalog import SHOWN_WITHIN_S
 from odradek.types import EARLIEST, LATEST, Position, PositionSpec, StartPosition, TopicPartition
+from odradek.wire.kafka.error_codes import ErrorCode
 
 __all__ = [
     "Clusters",
     "check_creation",
     "create_topics",
+    "existing_topics",
     "has_members",
     "once_more",
     "open_clusters",
@@ -91,7 +93,7 @@ async def survey(config: MirrorConfig, clusters: Clusters) -> ClusterTopics:
     names = chosen_topics(config, config.topics.include if listed is None else listed)
     every = zip(names, await gather(clusters.source.partitions, names), strict=True)
     source = {name: partitions for name, partitions in every if partitions}
-    on_target = {config.topics.target_name(name) for name in source} & await clusters.target.topics()
+    on_target = await existing_topics(clusters.target, {config.topics.target_name(name) for name in source})
     target = await _target_topics(clusters.target, on_target)
     on_target_side = ClusterSource(clusters.target, config.target.url)
     identity = MirrorIdentity(await clusters.source.identity(), await on_target_side.identity())
@@ -99,6 +101,21 @@ async def survey(config: MirrorConfig, clusters: Clusters) -> ClusterTopics:
     if isinstance(clusters.source, ClusterSource):  # nothing copies to directories
         mirrors = await _mirrors(clusters.source.cluster, listed or ())
     return ClusterTopics(identity, source, target, mirrors)
+
+
+async def existing_topics(cluster: Cluster, names: Collection[str]) -> set[str]:
+    """Return which of these topics there are.
+
+    Raises:
+        BrokerError: This client may not describe one, which is not listed then, like a topic that does not exist.
+        OdradekError: A broker did not answer. Cancellation: safe.
+    """
+    listed = set(names) & await cluster.topics()
+    if missing := sorted(set(names) - listed):
+        for error in (await cluster.admin.describe_topics(missing)).failed.values():
+            if isinstance(error, BrokerError) and error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                raise error
+    return listed
 
 
 async def _mirrors(source: Cluster, topics: Iterable[str]) -> dict[str, StoredState]:
@@ -175,7 +192,7 @@ async def read_state(
 
     Cancellation: safe.
     """
-    if config.topic not in await cluster.topics():
+    if not await existing_topics(cluster, {config.topic}):
         return StoredState(config.topic), 0
     return await _read_topic(config.topic, cluster, whole=whole, waits=waits)
 

@@ -32,7 +32,7 @@ from odradek.errors import (
 )
 from odradek.io.gather import gather
 from odradek.io.retry import retry
-from odradek.mirror.clusters import PAUSES, Clusters, read_progress
+from odradek.mirror.clusters import PAUSES, Clusters, existing_topics, read_progress
 from odradek.mirror.config import MirrorConfig
 from odradek.mirror.dividing import Divided, Division
 from odradek.mirror.errors import (
@@ -303,7 +303,8 @@ class MirrorTask:
                 self._add_written(self._destinations[partition].target, known.target_next)
 
         async def check() -> None:
-            if gone := {partition.topic for partition in self._written} - await target.topics():
+            topics = {partition.topic for partition in self._written}
+            if gone := topics - await existing_topics(target, topics):
                 raise TargetChanged(name, f"topic {min(gone)!r} was deleted")
             extents = await target.driver.logs.extents(self._written.keys())
             for partition, extent in extents.items():
