@@ -181,6 +181,12 @@ def test_a_file_that_a_flag_names_goes_before_a_text_of_the_environment(
         (PROFILE + 'sasl_password_file = "x"', "config.toml:6: profiles.prod.sasl_password: cannot be combined with"),
         (PROFILE + 'sasl_token_file = "none"', "config.toml:7: profiles.prod.sasl_token_file: "),
         (PROFILE + 'ssl_cafile = "none.pem"', "config.toml:7: profiles.prod.ssl_cafile: "),
+        (
+            PROFILE + 'ssl_cafile = "~unknown-user/x"',
+            "config.toml:7: profiles.prod.ssl_cafile: ~unknown-user/x: ",
+        ),
+        (PROFILE + 'sasl_token_file = "~unknown-user/x"', "config.toml:7: profiles.prod.sasl_token_file: ~"),
+        (PROFILE.replace("of-profile", "a\\u0000b"), "config.toml:5: profiles.prod.sasl_username: must be a text"),
         (PROFILE + "x = ", "not TOML: Invalid value"),
         ('color = "red"\n' + PROFILE, "config.toml:1: color: unknown key; known here: profiles"),
         ("[profiles.dev]\n[profiles.ops]", "no table [profiles.prod]; the profiles are: dev, ops"),

@@ -31,7 +31,7 @@ def test_start_positions(text: str, meaning: object) -> None:
     assert start_position(text) == meaning
 
 
-@pytest.mark.parametrize("text", ["", "stored", "1.5", "--1", "+1", "@", "@yesterday", "-", "0x10"])
+@pytest.mark.parametrize("text", ["", "stored", "1.5", "--1", "+1", "@", "@yesterday", "-", "0x10", "9" * 5000])
 def test_an_invalid_start_position_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
         start_position(text)

@@ -152,7 +152,7 @@ def start_position(text: str) -> StartPosition | Last:
 
     if text.startswith("@"):
         return AtTime(moment(text.removeprefix("@")))
-    if not re.fullmatch(r"-?\d+", text):
+    if not re.fullmatch(r"-?\d{1,99}", text):
         raise click.BadParameter(f"{text!r}: expected beginning, end, a position, -N or @TIME")
     number = int(text)
     return Last(-number) if text.startswith("-") else Position(number)

@@ -89,7 +89,7 @@ class _ProfileReader:
         for key in _SECRETS:
             if (file := keys.get(f"{key}_file")) is not None:
                 try:
-                    security[key] = read_secret(self._path(file))
+                    security[key] = read_secret(self._path(f"{key}_file", file))
                 except ProfileError as error:
                     self._refuse(self._path_of(f"{key}_file"), error.message)
         for key, value in security.items():
@@ -123,8 +123,8 @@ class _ProfileReader:
     def _check(self, key: str, value: object, keys: Mapping[str, object]) -> None:
         if key not in _KEYS:
             self._refuse(self._path_of(key), f"unknown key; known here: {', '.join(_KEYS)}")
-        if not isinstance(value, str) or not value:
-            self._refuse(self._path_of(key), "must be a text that is not empty")
+        if not isinstance(value, str) or not value or "\0" in value:
+            self._refuse(self._path_of(key), "must be a text that is not empty, without zero bytes")
         if key in _SECRETS and f"{key}_file" in keys:
             self._refuse(self._path_of(key), f"cannot be combined with {key}_file")
 
@@ -135,11 +135,14 @@ class _ProfileReader:
             self._refuse(self._path_of(key), error.message().removeprefix(f"Security.{key}").lstrip("=: "))
 
     def _value(self, key: str, value: str) -> str:
-        return str(self._path(value)) if key in _FILES else value
+        return str(self._path(key, value)) if key in _FILES else value
 
-    def _path(self, value: str) -> Path:
+    def _path(self, key: str, value: str) -> Path:
         """Return a path of the profile; it is relative to the file."""
-        return self._file.parent / Path(value).expanduser()
+        try:
+            return self._file.parent / Path(value).expanduser()
+        except RuntimeError:
+            self._refuse(self._path_of(key), f"{value}: there is no such user, or no home directory")
 
     def _path_of(self, key: str) -> tuple[str, ...]:
         return "profiles", self._name, key
