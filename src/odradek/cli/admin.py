@@ -58,7 +58,7 @@ def echo_dry_run(apply: bool, did: str = "changed", *, empty: bool = False) -> N
 
 
 def unchanged(rows: Rows) -> bool:
-    """Return True if the last two columns, before and after, are the same in all rows."""
+    """Return True if the last two columns, before and after, are the same in all rows, and not secret."""
     return all(row[-2] == row[-1] != SECRET for row in rows)
 
 

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 import click
 
@@ -108,12 +108,14 @@ def seek(
         find = partial(_committed, group=other, topics=topics)
     else:
         find = partial(_everywhere, group=group, topics=topics, position=_position(to or ""))
-    changes, failed, undo_force = od.run(_seek, url, group, find, force, apply)
+    changes, failed, back = od.run(_seek, url, group, find, force, apply)
     if changes or not failed:
         _print(changes, as_lines)
-    if apply and changes:
-        undo = _undo(group, changes, undo_force)
+    if back.positions:
+        undo = _undo(group, back)
         echo_json({"undo": undo}) if as_lines else click.echo(f"undo: {undo}")
+    for why in dict.fromkeys(map(str, back.failed.values())):
+        click.echo(f"odradek: this cannot be undone: {why}", err=True)
     echo_dry_run(apply or bool(failed), empty=all(each.before == each.after for each in changes.values()))
     return echo_failures(failed)
 
@@ -158,10 +160,24 @@ def _file_targets(file: TextIO) -> Targets:
     return targets
 
 
+class _Back(NamedTuple):
+    """How changes can be undone.
+
+    Args:
+        positions: The positions from before.
+        failed: Partitions where that one cannot be committed again, and why.
+        force: True if one of them is outside of its log.
+    """
+
+    positions: Mapping[TopicPartition, Position | None]
+    failed: Mapping[TopicPartition, od.OdradekError]
+    force: bool
+
+
 async def _seek(
     url: str, group: str, find: Find, force: bool, apply: bool
-) -> tuple[Mapping[TopicPartition, PositionChange], Mapping[TopicPartition, od.OdradekError], bool]:
-    """Change positions. Return the changes, what has failed, and whether undoing it needs --force."""
+) -> tuple[Mapping[TopicPartition, PositionChange], Mapping[TopicPartition, od.OdradekError], _Back]:
+    """Change positions. Return the changes, what has failed, and how to undo it."""
     async with od.connect(url) as k:
         wanted = await find(k)
         for partition, why in ({} if force else await _outside(k, wanted)).items():
@@ -170,11 +186,12 @@ async def _seek(
                 "consumer say; --force commits it nevertheless"
             )
         results = await k.admin.reset_positions(group, wanted, dry_run=not apply)
-        before = {p: change.before for p, change in results.done.items()} if apply else {}
-        undo_force = True
+        back = _Back({p: change.before for p, change in results.done.items()} if apply else {}, {}, True)
         with suppress(od.OdradekError):  # what was done is said all the same
-            undo_force = bool(await _outside(k, before))
-    return {p: results.done[p] for p in sorted(results.done)}, results.failed, undo_force
+            checked = await k.admin.reset_positions(group, back.positions, dry_run=True)
+            back = _Back({p: back.positions[p] for p in checked.done}, checked.failed, True)
+            back = back._replace(force=bool(await _outside(k, back.positions)))
+    return {p: results.done[p] for p in sorted(results.done)}, results.failed, back
 
 
 async def _outside(k: od.Cluster, positions: Mapping[TopicPartition, object]) -> dict[TopicPartition, str]:
@@ -251,10 +268,10 @@ def _distance(change: PositionChange) -> int | None:
     return None if change.before is None or change.after is None else change.after - change.before
 
 
-def _undo(group: str, changes: Mapping[TopicPartition, PositionChange], force: bool) -> str:
+def _undo(group: str, back: _Back) -> str:
     """Return the command that commits the positions from before."""
-    positions = ",".join(f"{partition}={_text(change.before)}" for partition, change in changes.items())
-    return shlex.join(["odradek", "seek", group, "--to", positions, *["--force"] * force, "--apply"])
+    positions = ",".join(f"{partition}={_text(back.positions[partition])}" for partition in sorted(back.positions))
+    return shlex.join(["odradek", "seek", group, "--to", positions, *["--force"] * back.force, "--apply"])
 
 
 def _text(position: Position | None) -> str:

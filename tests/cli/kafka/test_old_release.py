@@ -48,6 +48,14 @@ def test_a_dry_run_says_that_a_position_cannot_be_deleted(call: Run, created: st
         assert (code, output) == (1, "") and "needs Kafka 2.4" in errors and "add --apply" not in errors
 
 
+def test_a_position_is_undone_only_by_another_one(call: Run, created: str) -> None:
+    seek = ("seek", created, "--topic", created, "--apply", "--to")
+    code, output, errors = call(*seek, "0")
+    assert code == 0 and "undo: " not in output and "cannot be undone" in errors and "needs Kafka 2.4" in errors
+    code, output, errors = call(*seek, "end")
+    assert code == 0 and f"undo: odradek seek {created} --to {created}/0=0 --apply" in output and not errors
+
+
 def test_headers_that_records_do_not_have_cannot_be_chosen(call: Run, created: str) -> None:
     code, output, errors = call("cat", created, "--header", "h")
     assert (code, output) == (1, "") and "--header is not supported here: it needs Kafka 0.11" in errors
