@@ -350,8 +350,8 @@ def test_a_plan_for_brokers_or_partitions_that_are_not_there_moves_nothing(
     ("change", "again"),
     [
         (("acl", "add", "-p", "User:dan", "-o", "read", "-r", "topic:d"), ()),
-        (("quotas", "set", "producer_byte_rate=100000", "--user", "dan"), ()),
-        (("cluster", "configs", "--set", "log.cleaner.threads=1"), ()),
+        (("quotas", "remove", "producer_byte_rate", "--user", "dan"), ()),
+        (("cluster", "configs", "--delete", "log.cleaner.threads"), ()),
         (("cluster", "features", "--set", "share.version=1"), ()),
         (("topic", "alter", "same", "-c", "retention.ms=3600000"), ()),
         (("topic", "delete-records", "same", "--before", "end"), ()),
