@@ -7,8 +7,9 @@ from datetime import datetime
 
 import click
 import pytest
+from click.testing import CliRunner
 
-from odradek.cli.options import Last, moment, start_position
+from odradek.cli.options import APPLY, Last, clustered, moment, start_position
 from odradek.types import EARLIEST, LATEST, AtTime
 
 
@@ -45,3 +46,15 @@ def test_a_moment_may_be_relative(text: str, ago: float) -> None:
 
 def test_a_moment_without_a_zone_is_local() -> None:
     assert moment("2026-11-21T12:00") == datetime(2026, 11, 21, 12, 0).timestamp()
+
+
+@pytest.mark.parametrize("flags", [[], ["--apply"]])
+def test_a_signal_that_ends_a_change_does_not_end_it_silently(flags: list[str]) -> None:
+    @click.command()
+    @APPLY
+    @clustered
+    def change(url: str, apply: bool) -> int:
+        raise SystemExit(143)
+
+    ended = CliRunner().invoke(change, ["--cluster", "kafka://b:1", *flags])
+    assert (ended.exit_code, "may have been done" in ended.stderr) == (143, bool(flags))

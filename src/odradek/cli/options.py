@@ -77,12 +77,19 @@ def examples(*lines: str) -> str:
 
 def clustered(command: Callable[..., int]) -> Callable[..., int]:
     """Add the options that name a cluster and say how to log in there, and pass the URL as the argument `url`; what
-    else they say, `connect` finds in the environment."""
+    else they say, `connect` finds in the environment. A signal that ends a change is no silent end of it."""
 
     @wraps(command)
     def with_url(*arguments: Any, **options: Any) -> int:
         with connection(options) as url:
-            return command(*arguments, url=url, **options)
+            try:
+                return command(*arguments, url=url, **options)
+            except SystemExit:
+                if options.get("apply"):
+                    click.echo(
+                        "odradek: interrupted: what was to be done may have been done, or a part of it", err=True
+                    )
+                raise
 
     decorated: Callable[..., int] = with_url
     for option in reversed(CONNECTION):
