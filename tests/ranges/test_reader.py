@@ -12,7 +12,7 @@ from tests.spark.made import batch_reader, read_all, rows_of, write_log
 from odradek.errors import Closed, ConfigError, CorruptMessage, DeadlineError, OdradekError
 from odradek.ranges import process
 from odradek.ranges import reader as range_reader
-from odradek.ranges.planning import Range, TaskPlan
+from odradek.ranges.planning import DataLoss, Range, TaskPlan, topic_ids
 from odradek.ranges.request import ClusterConnection, ReadRequest, Topics
 from odradek.testing import Kafka07Broker, MemoryCluster
 from odradek.testing.memory.log import StoredRecord
@@ -150,3 +150,23 @@ async def test_a_range_that_compaction_has_emptied_up_to_an_open_transaction_is_
                 else:
                     with pytest.raises(DeadlineError, match="it sends nothing of what the log has"):
                         await reader.take()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("strict", [True, False])
+async def test_a_partition_that_a_topic_made_again_does_not_have_is_lost_at_once(strict: bool) -> None:
+    cluster, partition = MemoryCluster({"orders": 2}), TopicPartition("orders", 1)
+    where = ClusterConnection("kafka://memory")
+    request = ReadRequest(where, Topics(("orders",)), EARLIEST, fail_on_data_loss=strict, poll_deadline_s=0.1)
+    async with cluster.connect() as k:
+        cluster.append("orders", [b"0", b"1"], partition=1)
+        extents = await k.driver.logs.extents([partition])
+        task = TaskPlan((Range(partition, 0, 2),), {}, topic_ids(extents))
+        cluster.delete_topic("orders")
+        cluster.create_topic("orders")
+        async with range_reader.RangeReader(k.driver, task, request) as reader:
+            if strict:
+                with pytest.raises(DataLoss, match="deleted and made again"):
+                    await reader.take()
+            else:
+                assert await reader.take() == []

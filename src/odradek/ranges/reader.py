@@ -182,11 +182,12 @@ class _RangeTask:
 
     async def _step(self) -> bool:
         """Send one fetch. Return False when nothing more of the range will come, and the loss policy allows that."""
-        if (broker := await self._broker()) is None:
+        broker = await self._broker()
+        if self._is_recreated():  # maybe with fewer partitions
+            return await self._on_recreated()
+        if broker is None:
             await self._wait("", OdradekError("no registered broker has it"))
             return True
-        if self._is_recreated():
-            return await self._on_recreated()
         api = self._reader.driver.broker(broker, purpose="fetch")
         if self._decoder is None:
             position = Position(self._start)
