@@ -22,7 +22,7 @@ from pyiceberg.types import StringType
 from odradek.cli.app import run as command
 from odradek.pipeline import flow
 from odradek.pipeline.config import Pipeline
-from odradek.pipeline.errors import StorageError
+from odradek.pipeline.errors import StorageError, TableReplaced
 from odradek.pipeline.flow import FlowRun, dead_options, open_table, table_options
 from odradek.pipeline.layout import Storage
 from odradek.pipeline.source import read_request
@@ -467,6 +467,31 @@ def test_a_column_that_others_have_removed_is_added_again_before_the_next_batch(
     expected = [None if n < first else f"u{n}" for n in range(12)]
     rows = [row for batch in work.table.rows(["id", "user"], None) for row in batch.to_pylist()]
     assert [row["user"] for row in sorted(rows, key=lambda row: row["id"])] == expected
+
+
+@pytest.mark.parametrize("change", ["drop", "delete"])
+def test_what_others_do_to_a_table_while_a_run_has_nothing_to_read_counts_from_the_next_batch(
+    tmp_path: Path, change: str
+) -> None:
+    work = Workspace(tmp_path, "iceberg", more=JSON)
+    work.append([b'{"id": 0, "user": "u0", "at": "2026-01-01T00:00:00Z"}'])
+    following = FlowRun("orders", work.pipeline, "run", follow=True)
+    following.prepare()
+    assert following.step(run_all, None) and not following.step(run_all, None)
+    if change == "drop":
+        with work.table.loaded.update_schema() as update:
+            update.delete_column("user")
+    else:
+        work.table._catalog.drop_table("odradek.orders")  # type: ignore[attr-defined]
+    work.append([b'{"id": 1, "user": "u1", "at": "2026-01-01T00:00:00Z"}'])
+    following.refresh_backlog()
+    if change == "delete":
+        with pytest.raises(TableReplaced, match="the table is gone"):
+            following.step(run_all, None)
+        return
+    assert following.step(run_all, None)
+    rows = [row for batch in work.table.rows(["id", "user"], None) for row in batch.to_pylist()]
+    assert {row["id"]: row["user"] for row in rows} == {0: None, 1: "u1"}
 
 
 @pytest.mark.parametrize("conflict", [False, True])

@@ -140,6 +140,7 @@ class FlowRun:
     _lost: Sequence[str] = ()
     _target: Mapping[TopicPartition, int] | None = None
     _extents: dict[TopicPartition, Extent] | None = None
+    _is_idle: bool = False  # the step before had nothing to read
 
     def __post_init__(self) -> None:
         self.flow = self.pipeline.flows[self.name]
@@ -305,11 +306,11 @@ class FlowRun:
         for partition in {gap.partition for gap in lost} - extents.keys():  # the topic is smaller than it was
             del reached[partition]
         batch = next_batch(reached, current, max_size, self._logs.unit, self._logs.boundaries)
+        self._is_idle, was_idle = batch is None, self._is_idle
         if batch is None:
             return None
         tasks = plan(self._logs, self._source, batch.start, batch.end, extents, end_ids=ids)
-        self.table.check()  # others may have changed it since the batch before
-        self.table.evolve(self._schema())
+        self._check_table(refresh=was_idle)  # others may have changed it since the batch before
         attempt, began = os.urandom(8).hex(), _clocks()
         prefix = f"odradek-{self.name}-{self.newest.batch + 1:08}-{attempt}-"
         output = TaskOutput()
@@ -338,6 +339,13 @@ class FlowRun:
         self._add_dead_letters()
         self._remember(commit)
         return commit
+
+    def _check_table(self, *, refresh: bool) -> None:
+        """Check the table as it is after the last batch, or now, and add the columns that it lacks."""
+        if refresh and not self.table.refresh():
+            raise TableReplaced(self.name, self.table.where, "the table is gone")
+        self.table.check()
+        self.table.evolve(self._schema())
 
     def _tombstones(self, output: TaskOutput) -> pa.Table:
         """Return the records without a value that are among the dead letters of a batch."""
