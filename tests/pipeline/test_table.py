@@ -370,6 +370,16 @@ def test_readers_skip_files_by_statistics(tmp_path: Path, kind: str) -> None:
     assert list(_bounds(table)) == [(10, 19, 0), (20, 29, 0)]
 
 
+def test_a_time_after_the_year_9999_is_stored_in_an_iceberg_table(tmp_path: Path) -> None:
+    """As of a producer whose timestamps are in microseconds: 1.7e15 ms is the year 55,840."""
+    table = created(tmp_path, "iceberg", by=("topic",))
+    late = rows(10, 10, day=1_700_000_000_000_000 * 1000 // DAY_US)
+    table.append([write(table, "late", late)], commit(1, 20))
+    assert list(_bounds(table)) == [(10, 19, 0)]
+    stored = pa.Table.from_batches(table.rows(["record_time"], None))
+    assert stored["record_time"].cast(pa.int64()).equals(late["record_time"].cast(pa.int64()))
+
+
 def _bounds(table: Table) -> list[tuple[int, int, int]]:
     """Return least and largest offset and number of nulls, as the library reads them from the table's log."""
     o = table.options

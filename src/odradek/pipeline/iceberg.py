@@ -12,6 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,6 +49,9 @@ CATALOG = "odradek"
 """Default name of the catalog: tables in a catalog of SQLite belong to a name."""
 
 SQLITE = "sqlite:///"
+
+COUNTS = arrow_io.MetricsMode(arrow_io.MetricModeTypes.COUNTS)
+"""Statistics of a column without its smallest and largest value."""
 
 NO_RETRIES = {"commit.retry.num-retries": "0"}
 
@@ -258,11 +262,11 @@ class IcebergTable(Table):
 
     def _data_file(self, file: DataFile) -> IcebergFile:
         schema = arrow_io.pyarrow_to_schema(file.footer.schema.to_arrow_schema())  # of the table when it was written
-        statistics = arrow_io.data_file_statistics_from_parquet_metadata(
-            file.footer,
-            arrow_io.compute_statistics_plan(schema, self.loaded.metadata.properties),
-            arrow_io.parquet_path_to_id_mapping(schema),
-        )
+        columns = arrow_io.compute_statistics_plan(schema, self.loaded.metadata.properties)
+        ids = arrow_io.parquet_path_to_id_mapping(schema)
+        for path in _late(file.footer):
+            columns[ids[path]] = replace(columns[ids[path]], mode=COUNTS)
+        statistics = arrow_io.data_file_statistics_from_parquet_metadata(file.footer, columns, ids)
         return IcebergFile.from_args(
             content=DataFileContent.DATA,
             file_path=f"{self._location}/{file.path}",
@@ -430,6 +434,19 @@ class IcebergTable(Table):
                     entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
                     paths.update(entry.data_file.file_path for entry in entries)
         return paths
+
+
+def _late(footer: Any) -> Iterator[str]:
+    """Yield the paths of columns of a file with a time after the year 9999, which Python has no value for."""
+    for group in range(footer.num_row_groups):
+        for number in range(footer.num_columns):
+            column = footer.row_group(group).column(number)
+            statistics = column.statistics
+            if statistics is not None and statistics.logical_type.type in ("DATE", "TIMESTAMP"):
+                try:
+                    _ = statistics.min, statistics.max
+                except (OverflowError, ValueError):
+                    yield column.path_in_schema
 
 
 def _transform(column: PartitionColumn) -> Any:
