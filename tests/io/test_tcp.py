@@ -180,7 +180,7 @@ async def test_an_unknown_name_says_dns(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(Unreachable, match="nowhere:9092: dns: Name or service not known") as caught:
         await tcp.connect("nowhere", 9092, 5)
     assert caught.value.step == "dns"
-    assert "host name" in caught.value.hint
+    assert "name in the URL" in caught.value.hint
 
 
 @pytest.mark.parametrize("host", ["a" * 70 + ".example", "a..b"])

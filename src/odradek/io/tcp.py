@@ -219,7 +219,7 @@ def _unreachable(step: str, address: str, error: Exception, why: str, proxy: Pro
         return unreachable
     unreachable = Unreachable(step, address, why)
     if step == "dns":
-        unreachable.hint = "check the host name the broker registered"
+        unreachable.hint = "check the name in the URL; in 0.7 a broker may have registered it in ZooKeeper"
     elif step == "tls":
         unreachable.hint = "the listener may not speak TLS: use a URL without +ssl, or another port"
     elif isinstance(error, TimeoutError):
