@@ -19,6 +19,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from odradek.errors import ConfigError
@@ -39,6 +40,7 @@ __all__ = [
     "function",
     "having",
     "instance",
+    "listed",
     "mapping",
     "name_here",
     "number",
@@ -73,6 +75,12 @@ def shown(value: object) -> str:
     except Exception:  # a broken __repr__ must not hide the error
         text = f"<{type(value).__name__}>"
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
+
+
+def listed(items: Collection[object], limit: int = 5) -> str:
+    """Return the first items as an error or a log line shows them, and how many follow."""
+    text = ", ".join(map(str, islice(items, limit)))
+    return f"{text} and {len(items) - limit} more" if len(items) > limit else text
 
 
 def wrong_type(name: str, value: object, allowed: str) -> NoReturn:

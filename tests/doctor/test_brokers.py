@@ -49,12 +49,12 @@ def test_partitions(partitions: list[P], alive: list[int], least: int, causes: l
 
 
 def test_evidence_has_numbers_and_names_a_few_partitions() -> None:
-    findings = list(partition_findings([topic(*[(1, [1, 2], [1])] * 5)], [1], {"orders": 2}))
+    findings = list(partition_findings([topic(*[(1, [1, 2], [1])] * 7)], [1], {"orders": 2}))
     evidence = {finding.cause: finding.evidence for finding in findings}
-    assert evidence["broker-down"] == "broker 2 has replicas of 5 partitions, and is not in the cluster"
+    assert evidence["broker-down"] == "broker 2 has replicas of 7 partitions, and is not in the cluster"
     assert evidence["under-replicated"] == (
         "with replicas that are behind: orders/0 (1 of 2 in sync), orders/1 (1 of 2 in sync), "
-        "orders/2 (1 of 2 in sync) and 2 more"
+        "orders/2 (1 of 2 in sync), orders/3 (1 of 2 in sync), orders/4 (1 of 2 in sync) and 2 more"
     )
     assert evidence["too-few-in-sync"].startswith("orders has min.insync.replicas 2: orders/0 (1 of 2 in sync)")
 

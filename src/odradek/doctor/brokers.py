@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from odradek.arguments import listed
 from odradek.core.admin import PartitionDescription, TopicDescription
 from odradek.core.admin_access import QuotaEntity, QuotaName
-from odradek.doctor.causes import Diagnosis, diagnosis, similar, some
+from odradek.doctor.causes import Diagnosis, diagnosis, similar
 
 __all__ = ["OWN_TOPICS", "missing_topic", "own_topic_findings", "partition_findings", "quota_findings"]
 
@@ -37,11 +38,13 @@ def partition_findings(
     for number, count in sorted(missing.items()):
         yield diagnosis("broker-down", f"broker {number} has replicas of {count} partitions, and is not in the cluster")
     if offline := [each.partition for each in partitions if each.leader is None]:
-        yield diagnosis("partition-offline", f"without a leader: {some(offline)}")
+        yield diagnosis("partition-offline", f"without a leader: {listed(offline)}")
     behind = [each for each in partitions if each.leader is not None and len(each.in_sync) < len(each.replicas)]
     if behind:
-        listed = some([f"{each.partition} ({len(each.in_sync)} of {len(each.replicas)} in sync)" for each in behind])
-        yield diagnosis("under-replicated", f"with replicas that are behind: {listed}")
+        behind_by = listed(
+            [f"{each.partition} ({len(each.in_sync)} of {len(each.replicas)} in sync)" for each in behind]
+        )
+        yield diagnosis("under-replicated", f"with replicas that are behind: {behind_by}")
     for topic in topics:
         yield from _in_sync_findings(topic, min_in_sync.get(topic.name, 1))
     yield from _imbalance(partitions)
@@ -51,7 +54,7 @@ def _in_sync_findings(topic: TopicDescription, least: int) -> Iterator[Diagnosis
     short = [each for each in topic.partitions if each.leader is not None and len(each.in_sync) < least]
     if short:
         possible = any(len(each.replicas) >= least for each in short)
-        numbers = some([f"{each.partition} ({len(each.in_sync)} of {len(each.replicas)} in sync)" for each in short])
+        numbers = listed([f"{each.partition} ({len(each.in_sync)} of {len(each.replicas)} in sync)" for each in short])
         cause = "too-few-in-sync" if possible else "min-insync-above-replicas"
         yield diagnosis(cause, f"{topic.name} has min.insync.replicas {least}: {numbers}")
 
@@ -87,9 +90,9 @@ def quota_findings(
     for entity, limits in quotas.items():
         concerned = entity.client_id in (None, client_id, QuotaName.DEFAULT)
         if concerned and entity.user in (None, user, QuotaName.DEFAULT) and entity.ip is None:
-            listed = ", ".join(f"{name} {limit:g}" for name, limit in sorted(limits.items()))
+            limited = ", ".join(f"{name} {limit:g}" for name, limit in sorted(limits.items()))
             yield diagnosis(
-                "quota-in-force", f"user {entity.user or 'any'}, client {entity.client_id or 'any'}: {listed}"
+                "quota-in-force", f"user {entity.user or 'any'}, client {entity.client_id or 'any'}: {limited}"
             )
 
 

@@ -7,10 +7,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import NamedTuple
 
-__all__ = ["CAUSES", "CAUSE_OF_CODE", "Cause", "Diagnosis", "Report", "diagnosis", "similar", "some"]
-
-SHOWN = 3
-"""Items of a list that evidence names."""
+__all__ = ["CAUSES", "CAUSE_OF_CODE", "Cause", "Diagnosis", "Report", "diagnosis", "similar"]
 
 
 class Cause(NamedTuple):
@@ -67,12 +64,6 @@ class Report:
 def diagnosis(cause: str, evidence: str, remedy: str = "") -> Diagnosis:
     """Return a finding, with the remedy of its cause if there is no better one."""
     return Diagnosis(cause, CAUSES[cause].severity, evidence, remedy or CAUSES[cause].remedy)
-
-
-def some(items: Sequence[object]) -> str:
-    """Return the first items of a list as text, and how many follow."""
-    text = ", ".join(map(str, items[:SHOWN]))
-    return f"{text} and {len(items) - SHOWN} more" if len(items) > SHOWN else text
 
 
 def similar(name: str, names: Collection[str]) -> str:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
+from odradek.arguments import listed
 from odradek.core.admin import GroupDescription, PartitionLag
-from odradek.doctor.causes import Diagnosis, diagnosis, similar, some
+from odradek.doctor.causes import Diagnosis, diagnosis, similar
 from odradek.types import Position, TopicPartition
 
 __all__ = ["GroupFacts", "StableOffset", "group_findings", "transaction_findings"]
@@ -90,7 +91,7 @@ def group_findings(facts: GroupFacts) -> Iterator[Diagnosis]:
     if latest is not None and not latest.members:
         behind = [f"{p} by {lag.lag}" for p, lag in facts.last.items() if lag.lag > NEGLIGIBLE_LAG]
         if behind:
-            yield diagnosis("group-has-no-members", f"{facts.name} is {latest.state}, and behind: {some(behind)}")
+            yield diagnosis("group-has-no-members", f"{facts.name} is {latest.state}, and behind: {listed(behind)}")
     elif evidence := _rebalances(facts):
         yield diagnosis("group-keeps-rebalancing", evidence)
     else:
@@ -139,7 +140,7 @@ def _idle_members(latest: GroupDescription | None) -> Iterator[Diagnosis]:
     idle = [f"{each.client_id or each.member_id} {each.host}".strip() for each in latest.members if not each.partitions]
     owned = sum(len(each.partitions) for each in latest.members)
     if idle and owned:
-        evidence = f"{latest.name}: {len(latest.members)} members, {owned} partition(s); without one: {some(idle)}"
+        evidence = f"{latest.name}: {len(latest.members)} members, {owned} partition(s); without one: {listed(idle)}"
         yield diagnosis("idle-members", evidence)
 
 
@@ -160,8 +161,8 @@ def _lag_findings(facts: GroupFacts) -> Iterator[Diagnosis]:
         elif 0 < committed < KEEPS_UP * written:
             slow.append(numbers)
     if stuck:
-        yield diagnosis("partition-stuck", f"in {facts.seconds:g} s: {some(stuck)}")
+        yield diagnosis("partition-stuck", f"in {facts.seconds:g} s: {listed(stuck)}")
     if slow:
         cause = "hot-partition" if len(slow) == 1 < active and not stuck else "consumer-too-slow"
-        evidence = f"{len(slow)} of {active} partitions with new records, in {facts.seconds:g} s: {some(slow)}"
+        evidence = f"{len(slow)} of {active} partitions with new records, in {facts.seconds:g} s: {listed(slow)}"
         yield diagnosis(cause, evidence)

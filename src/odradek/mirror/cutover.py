@@ -8,6 +8,7 @@ from typing import Literal
 
 import anyio
 
+from odradek.arguments import listed
 from odradek.errors import Unsupported
 from odradek.mirror.clusters import Clusters, open_clusters, survey
 from odradek.mirror.config import MirrorConfig
@@ -25,8 +26,6 @@ consumers read what these write on the target once they have moved, too."""
 
 QUIET_S = 5.0
 """Time in which nothing may be written to the source (s)."""
-
-MAX_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +101,9 @@ def checklist(first: First, facts: CutoverFacts) -> tuple[CutoverCheck, ...]:
 def _nothing_is_written(facts: CutoverFacts) -> CutoverCheck:
     step = "no producer writes to the source"
     if facts.written:
-        return CutoverCheck(
-            step, False, f"these were written to just now: {_listed(facts.written)}: stop the producers"
-        )
+        return CutoverCheck(step, False, f"these were written to just now: {listed(facts.written)}: stop the producers")
     if facts.open:
-        what = f"transactions are open in {_listed(facts.open)}"
+        what = f"transactions are open in {listed(facts.open)}"
         return CutoverCheck(step, False, f"{what}: let their producers end them; odradek transactions shows them")
     return CutoverCheck(step, True, f"{len(facts.lags)} partitions have not grown for {facts.watched_s:g} s")
 
@@ -116,22 +113,22 @@ def _everything_is_copied(facts: CutoverFacts) -> CutoverCheck:
     if not facts.lags:
         return CutoverCheck(step, False, "nothing was copied yet: odradek mirror run")
     if facts.new:
-        return CutoverCheck(step, False, f"{_listed(facts.new)} were not copied yet: let the mirror run")
+        return CutoverCheck(step, False, f"{listed(facts.new)} were not copied yet: let the mirror run")
     if away := [partition for partition, lag in facts.lags.items() if lag is None]:
-        what = f"the source has no broker for {_listed(away)} now"
+        what = f"the source has no broker for {listed(away)} now"
         return CutoverCheck(step, False, f"{what}: leave out topics that were deleted (topics.exclude)")
     if behind := [partition for partition, lag in facts.lags.items() if lag]:
         total = sum(lag or 0 for lag in facts.lags.values())
-        return CutoverCheck(step, False, f"{total} {facts.unit} are not, in {_listed(behind)}: let the mirror run")
+        return CutoverCheck(step, False, f"{total} {facts.unit} are not, in {listed(behind)}: let the mirror run")
     return CutoverCheck(step, True, f"the lag of all {len(facts.lags)} partitions is 0")
 
 
 def _groups_are_empty(facts: CutoverFacts) -> CutoverCheck:
     step = "no consumer of the groups is left on the source"
     if active := [f"{group} ({members})" for group, members in sorted(facts.members.items()) if members]:
-        return CutoverCheck(step, False, f"these groups have members: {_listed(active)}: stop the consumers")
+        return CutoverCheck(step, False, f"these groups have members: {listed(active)}: stop the consumers")
     if unknown := sorted(group for group, members in facts.members.items() if members is None):
-        return CutoverCheck(step, True, f"brokers do not know the members of these: {_listed(unknown)}: look yourself")
+        return CutoverCheck(step, True, f"brokers do not know the members of these: {listed(unknown)}: look yourself")
     if not facts.members:
         return CutoverCheck(step, True, "brokers know no groups: look yourself")
     return CutoverCheck(step, True, f"{len(facts.members)} groups have no members")
@@ -140,20 +137,15 @@ def _groups_are_empty(facts: CutoverFacts) -> CutoverCheck:
 def _positions_are_written(facts: CutoverFacts) -> CutoverCheck:
     step = "the positions of the groups are on the target"
     if facts.silent:
-        return CutoverCheck(step, False, f"these groups have committed nothing on the source: {_listed(facts.silent)}")
+        return CutoverCheck(step, False, f"these groups have committed nothing on the source: {listed(facts.silent)}")
     for position in facts.positions:
         where = f"{position.group} in {position.source}"
         if position.decision == "refuse" or position.match == "not mirrored":
             return CutoverCheck(step, False, f"{where}: {position.why}")
     if waiting := [f"{p.group} in {p.source}" for p in facts.positions if p.decision == "write"]:
-        return CutoverCheck(step, False, f"these are not: {_listed(waiting)}: odradek mirror groups --apply")
+        return CutoverCheck(step, False, f"these are not: {listed(waiting)}: odradek mirror groups --apply")
     groups = {position.group for position in facts.positions}
     return CutoverCheck(step, True, f"{len(facts.positions)} positions of {len(groups)} groups")
-
-
-def _listed(items: Sequence[object]) -> str:
-    more = f" and {len(items) - MAX_SHOWN} more" if len(items) > MAX_SHOWN else ""
-    return ", ".join(map(str, items[:MAX_SHOWN])) + more
 
 
 # ---- facts ---------------------------------------------------------------------------------------------------

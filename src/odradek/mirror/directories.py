@@ -19,6 +19,7 @@ from typing import TypeVar
 import anyio.to_thread
 
 from odradek import segments
+from odradek.arguments import listed
 from odradek.client.options import CompressionName
 from odradek.core.interfaces import BYTES, Extents, PositionUnit
 from odradek.errors import ConfigError, OdradekError
@@ -137,7 +138,7 @@ class DirectorySource:
         partitions = sorted((partition for partition in self._all_copies() if partition.topic == topic), key=by_broker)
         numbers = {partition.partition for partition in partitions}
         if partitions and partitions[0].broker < 0 and (missing := set(range(max(numbers))) - numbers):
-            log.warning("%s: no directory has its partitions %s", topic, ", ".join(map(str, sorted(missing))))
+            log.warning("%s: no directory has its partitions %s", topic, listed(sorted(missing)))
         return partitions
 
     def _identity(self) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import anyio
 
+from odradek.arguments import listed
 from odradek.client.cluster import Cluster
 from odradek.core.interfaces import Extent, Extents, SplitPoint
 from odradek.errors import BrokerError, ConfigError, TransportError, Unsupported
@@ -163,7 +164,7 @@ def check_exist(request: ReadRequest, current: Collection[TopicPartition]) -> No
     missing = sorted(set(topics.names) - {partition.topic for partition in current})
     missing += map(str, sorted(assigned - set(current)))
     if missing:
-        text = f"nothing has {', '.join(missing[:10])} now: no live broker, and no directory"
+        text = f"nothing has {listed(missing, 10)} now: no live broker, and no directory"
         if request.fail_on_data_loss:
             raise ConfigError(
                 f"{text} ({names.skip_loss} reads the logs that exist; {names.pattern} waits for topics to come)"
@@ -180,7 +181,7 @@ def start_offsets(logs: LogCatalog, request: ReadRequest, current: Extents) -> d
     late = sorted(p for p, at in wanted.items() if isinstance(at, AtTime) and start[p] >= current[p].latest)
     if late and not (logs.unit.exact or request.start_at_end):
         raise ConfigError(  # as in Spark's own source
-            f"no record is as late as the starting time in {', '.join(map(str, late[:10]))}: "
+            f"no record is as late as the starting time in {listed(late, 10)}: "
             f"{names.start_at_end} starts these at their ends"
         )
     return dict(sorted(start.items()))

@@ -13,6 +13,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from odradek.arguments import listed
 from odradek.errors import ConfigError
 from odradek.types import AtTime, Position, PositionSpec, TopicPartition
 
@@ -141,8 +142,7 @@ def resolve_per_partition(
         (sorted(wanted.keys() - set(known)), "names partitions that are not part of this query:"),
     ):
         if wrong:
-            more = f" and {len(wrong) - 10} more" if len(wrong) > 10 else ""
-            raise ConfigError(f"{what} {text} {', '.join(map(str, wrong[:10]))}{more}")
+            raise ConfigError(f"{what} {text} {listed(wrong, 10)}")
     return {partition: wanted[partition] for partition in known}
 
 

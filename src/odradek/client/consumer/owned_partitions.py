@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from odradek import arguments
 from odradek.client.consumer.callbacks import RebalanceCallbacks
 from odradek.client.consumer.positions import resolve_positions
 from odradek.core.fetch.cursor import Cursor
@@ -258,4 +259,4 @@ class OwnedPartitions:
 
     def _processed_now(self, partitions: Collection[TopicPartition]) -> str:
         """Return which of these have records that are being processed, in words."""
-        return ", ".join(str(p) for p in partitions if p in self.progress and self.progress[p].in_hand)
+        return arguments.listed([p for p in partitions if p in self.progress and self.progress[p].in_hand])
