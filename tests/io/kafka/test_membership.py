@@ -439,6 +439,48 @@ async def test_a_member_that_was_removed_loses_everything_and_joins_again(
         assert member.consumer_id == member_id
 
 
+async def test_positions_of_a_topic_that_was_made_again_meanwhile_are_of_the_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A member without a partition of it has not heard of that. The positions were taken for those of the former."""
+    monkeypatch.setattr(group_topics, "CURRENT_S", 0.0)
+    peer, ids = Coordinator(), []
+    peer.positions[A] = 7
+    topics = [topic_response("t", 1, topic_id=b"1" * 16)]
+    peer.answers[MetadataRequest] = lambda request, version: metadata_response(topics[-1])
+
+    class Ids(Listener):
+        async def assign(self, assignment: Assignment) -> None:
+            ids.append(driver.metadata.table.topic_id("t"))
+            await super().assign(assignment)
+
+    async with driver_at(peer, monkeypatch) as driver:
+        member, listener = driver.membership(Subscription("g", {"t": 1}, assignors=["cooperative-sticky"])), Ids()
+        peer.answers[SyncGroupRequest] = lambda request, version: SyncGroupResponse()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(member.run, listener)
+            await listener.until(1)
+            topics.append(topic_response("t", 1, topic_id=b"2" * 16))
+            assigned = SyncGroupResponse(assignment=encode_assignment([A]))
+            peer.answers |= {JoinGroupRequest: follow(peer), SyncGroupRequest: lambda request, version: assigned}
+            peer.errors[HeartbeatRequest] = [ErrorCode.REBALANCE_IN_PROGRESS]
+            await listener.until(2)
+            tasks.cancel_scope.cancel()
+        await member.leave()
+    assert listener.calls == [("assign", {}), ("assign", {A: 7})]
+    assert ids == [b"1" * 16, b"2" * 16]
+
+
+def follow(peer: Coordinator) -> Any:
+    """Answers of a group that another member leads."""
+
+    def join(request: JoinGroupRequest, version: int) -> JoinGroupResponse | None:
+        answer = peer.join(request, version)
+        return answer and answer.__replace__(leader="another", members=())
+
+    return join
+
+
 async def test_a_commit_of_an_ended_generation_is_refused_and_the_member_joins_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

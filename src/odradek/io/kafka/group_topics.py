@@ -17,6 +17,9 @@ from odradek.wire.kafka.messages.metadata import MetadataRequest, MetadataReques
 
 __all__ = ["GroupTopics", "replica_racks"]
 
+CURRENT_S = 1.0
+"""Maximum age of the metadata when committed positions are read (s): they are of the topics of today."""
+
 
 class GroupTopics:
     """The topics of one subscription.
@@ -62,6 +65,13 @@ class GroupTopics:
         """Look up the topics that the table lacks. Raises OdradekError."""
         for topic in topics:
             await self._metadata.table_for_topic(topic, named=True)
+
+    async def find_current(self, topics: Collection[str]) -> None:
+        """Look up topics, with the ids and partitions that they have now. Raises OdradekError."""
+        asked_at = anyio.current_time()
+        await self.find(topics)
+        if self._metadata.read_at < asked_at - CURRENT_S:
+            await self._metadata.refresh()
 
     async def names(self, topic_ids: Collection[bytes]) -> dict[bytes, str]:
         """Return the names of topics by their ids, for those that the cluster knows (2.8 and later).

@@ -168,7 +168,10 @@ class KafkaMembership:
         await listener.assign(Assignment(self._generation, streams, {p: committed[p] for p in added}))
 
     async def _read_committed(self, partitions: frozenset[TopicPartition]) -> dict[TopicPartition, Position | None]:
-        await self._runner.topics.find({p.topic for p in partitions})
+        # While a member had no partition of a topic, nothing has told it that the topic was made again: the positions
+        # that the group has committed in the new one would count as those of the former.
+        if partitions:
+            await self._runner.topics.find_current({p.topic for p in partitions})
         return await self.committed(sorted(partitions))
 
     def _choose_streams(self, added: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
