@@ -75,6 +75,20 @@ def test_epochs_of_a_topic_that_was_made_again_are_forgotten_and_no_others() -> 
     assert [epochs.of_end(partition, 10, 9) for partition in (A, B, other)] == [-1, -1, 5]
 
 
+def test_each_group_has_the_epoch_of_its_own_committed_position() -> None:
+    """Consumers of several groups share the epochs of a cluster, and so do calls that only look at positions."""
+    epochs = LeaderEpochs()
+    epochs.record_committed(A, 50, 3)
+    epochs.record_committed(A, 60, 4)
+    assert [epochs.of_committed(A, position, 9) for position in (50, 60)] == [3, 4]
+    assert [epochs.to_commit(A, position) for position in (50, 60)] == [3, 4]
+    epochs.forget_starts([A])
+    assert [epochs.of_committed(A, position, 9) for position in (50, 60)] == [-1, -1]
+    for position in range(2 * MAX_SPANS):
+        epochs.record_committed(A, position, 3)
+    assert sum(epochs.of_committed(A, position, 9) == 3 for position in range(2 * MAX_SPANS)) == MAX_SPANS
+
+
 def test_a_committed_position_has_its_epoch_if_the_leader_can_compare_it() -> None:
     epochs = LeaderEpochs()
     assert epochs.of_committed(A, 5, 4) == -1

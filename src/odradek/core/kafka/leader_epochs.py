@@ -15,7 +15,7 @@ __all__ = ["LeaderEpochs"]
 
 NO_EPOCH = -1
 MAX_SPANS = 32
-"""Parts of the log that are remembered of each partition: the later ones."""
+"""Parts of the log that are remembered of each partition, the later ones, and committed positions, the latest."""
 
 
 class LeaderEpochs:
@@ -24,7 +24,7 @@ class LeaderEpochs:
 
     def __init__(self) -> None:
         self._read: dict[TopicPartition, list[tuple[int, int, int]]] = {}  # first, behind, epoch; apart, ascending
-        self._committed: dict[TopicPartition, tuple[int, int]] = {}  # position, and the epoch of the record before it
+        self._committed: dict[TopicPartition, dict[int, int]] = {}  # of groups: position -> epoch of the record before
         self._ends: dict[TopicPartition, tuple[int, int]] = {}  # position, and the epoch of the leader that named it
 
     def record(self, partition: TopicPartition, first: int, behind: int, epoch: int) -> None:
@@ -55,12 +55,17 @@ class LeaderEpochs:
     def to_commit(self, partition: TopicPartition, position: int) -> int:
         """Return the epoch to store with a position: that of the record right before it or, where that was not read,
         the one that was stored with it, or that of the leader whose log ended there; -1 if none is known."""
-        came_with = (_epoch_at(known.get(partition), position) for known in (self._committed, self._ends))
-        return next((epoch for epoch in (self.before(partition, position), *came_with) if epoch != NO_EPOCH), NO_EPOCH)
+        committed = self._committed.get(partition, {}).get(position, NO_EPOCH)
+        known = self.before(partition, position), committed, _epoch_at(self._ends.get(partition), position)
+        return next((epoch for epoch in known if epoch != NO_EPOCH), NO_EPOCH)
 
     def record_committed(self, partition: TopicPartition, position: int, epoch: int) -> None:
-        """Remember the epoch that a committed position was read with."""
-        self._committed[partition] = position, epoch
+        """Remember the epoch that a committed position was read with: of each group, or of the latest of many."""
+        known = self._committed.setdefault(partition, {})
+        known.pop(position, None)
+        known[position] = epoch
+        if len(known) > MAX_SPANS:
+            del known[next(iter(known))]
 
     def of_committed(self, partition: TopicPartition, position: int, leader_epoch: int) -> int:
         """Return the epoch to compare with the log before it is read from a committed position on; -1 if there is none:
@@ -72,7 +77,8 @@ class LeaderEpochs:
             position: Where reading begins.
             leader_epoch: The epoch of the leader, as far as it is known.
         """
-        return _epoch_at(self._committed.get(partition), position, leader_epoch)
+        epoch = self._committed.get(partition, {}).get(position, NO_EPOCH)
+        return epoch if epoch <= leader_epoch else NO_EPOCH
 
     def record_end(self, partition: TopicPartition, position: int, epoch: int) -> None:
         """Remember the epoch of the leader whose log ended at a position. Before offset 0 there is nothing to lose."""
