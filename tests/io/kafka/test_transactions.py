@@ -288,6 +288,38 @@ async def test_positions_of_a_topic_that_was_deleted_abort_the_transaction_soon(
         assert coordinator.ended == [False] and await bench.transaction() == "committed"
 
 
+@pytest.mark.parametrize("deleted_for", [0, 2])
+async def test_positions_of_a_topic_that_is_made_again_abort_the_transaction(
+    bench: Bench, coordinator: Coordinator, driver: KafkaDriver, deleted_for: int
+) -> None:
+    """Requests name topics: they would be stored for the new one, whose first records the next member skipped."""
+    coordinator.metadata = metadata_response(topic_response("t", 1, topic_id=b"1" * 16))
+    await driver.metadata.table_for_topic("t")
+    await driver.metadata.refresh()
+    coordinator.api, coordinator.errors = TxnOffsetCommitRequest, refuse_once(coordinator, deleted_for)
+    with anyio.fail_after(30):
+        await bench.transactions.initialize()
+        bench.transactions.begin()
+        await bench.write()
+        with pytest.raises(od.BrokerError, match="TxnOffsetCommit of id: t/0 was made again: UNKNOWN_TOPIC"):
+            await bench.transactions.add_positions(_member(driver), {T0: Position(5)})
+        await bench.transactions.abort()
+        bench.failures.clear()
+        assert coordinator.ended == [False] and await bench.transaction() == "committed"
+
+
+def refuse_once(coordinator: Coordinator, deleted_for: int) -> Iterator[int]:
+    """The topic is deleted, and made again at once or after some reads of the metadata."""
+    coordinator.metadata = metadata_response(topic_response("t", error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    if not deleted_for:
+        coordinator.metadata = metadata_response(topic_response("t", 1, topic_id=b"2" * 16))
+    yield ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    for _ in range(deleted_for):
+        yield ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    coordinator.metadata = metadata_response(topic_response("t", 1, topic_id=b"2" * 16))
+    yield ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
 @pytest.mark.parametrize(
     "api", [InitProducerIdRequest, AddPartitionsToTxnRequest, TxnOffsetCommitRequest, EndTxnRequest]
 )

@@ -71,10 +71,12 @@ class DeletedTopics:
 
     Args:
         metadata: Knows the topics; read after each answer.
+        topics: The topics that the positions are of, as they are known now.
     """
 
-    def __init__(self, metadata: KafkaMetadata) -> None:
+    def __init__(self, metadata: KafkaMetadata, topics: Iterable[str] = ()) -> None:
         self._metadata = metadata
+        self._topic_ids = {topic: metadata.table.state.topic_id(topic) for topic in topics}
         self._gone_since: dict[str, float] = {}  # when the metadata was first seen without the topic (s)
 
     def of(self, unknown: Iterable[TopicPartition]) -> list[TopicPartition]:
@@ -90,6 +92,12 @@ class DeletedTopics:
         if self._missing(partitions):
             await self._metadata.refresh()
         return self._missing(partitions)
+
+    async def made_again(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Return those of the partitions whose topics have other ids than before, by the metadata of `missing_now`."""
+        await self.missing_now(partitions)
+        table, before = self._metadata.table.state, self._topic_ids
+        return [p for p in partitions if p.topic in before and table.is_recreated(p.topic, before[p.topic])]
 
     def _missing(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         known, code = self._metadata.table.state.topics, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -288,7 +288,7 @@ class KafkaTransactions(CoordinatedTransactions):
         if not isinstance(member, KafkaMembership) or not member.shares(self._access):
             raise UsageError("a transaction stores positions of consumers of its own cluster only")
         self._machine.add_offsets(member.offsets(positions), member.token(positions))
-        self._deleted = DeletedTopics(self._access.metadata)
+        self._deleted = DeletedTopics(self._access.metadata, {partition.topic for partition in positions})
         if not self._access.versions().has_stable_offsets:
             self._remember(member, positions)
         await self._until_offsets_sent()
@@ -309,6 +309,8 @@ class KafkaTransactions(CoordinatedTransactions):
         request = outgoing.request
         if isinstance(request, FindCoordinatorRequest):
             return await self._find(request)
+        if isinstance(request, TxnOffsetCommitRequest):
+            await self._check_topics(request)
         connection = self._access.connections.get(self._brokers[outgoing.node_id], "transactions")
 
         def build(versions: BrokerVersions) -> Request[Any]:
@@ -328,6 +330,16 @@ class KafkaTransactions(CoordinatedTransactions):
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             self.fail(broker_error(code, f"TxnOffsetCommit of {self.transactional_id}: {deleted[0]}"))
         return response
+
+    async def _check_topics(self, request: TxnOffsetCommitRequest) -> None:
+        """Raise, and let the transaction only be aborted, if a topic was made again since its positions were added:
+        requests name topics, and the coordinator would store positions of the former one for it."""
+        positions = [TopicPartition(t.name, p.partition_index) for t in request.topics for p in t.partitions]
+        if again := await self._deleted.made_again(positions):
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            error = broker_error(code, f"TxnOffsetCommit of {self.transactional_id}: {again[0]} was made again")
+            self.fail(error)
+            raise error
 
     async def _find(self, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
         """Return the coordinator, by way of those that the cluster has found; the machine asks again if it moved."""
