@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Any
@@ -710,12 +711,15 @@ async def test_an_assignment_is_not_made_of_topics_that_a_broker_does_not_know_y
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(group_topics, "NOT_KNOWN_S", 0.2)
-    peer, reads = Coordinator(), 0
+    peer, known_at = Coordinator(), math.inf
 
     def metadata(request: MetadataRequest, version: int) -> MetadataResponse:
-        nonlocal reads
-        reads += bool(peer.of(JoinGroupRequest))
-        return metadata_response(UNKNOWN) if reads in (1, 2) else METADATA
+        nonlocal known_at
+        if peer.of(JoinGroupRequest):
+            known_at = min(known_at, anyio.current_time() + 0.1)  # half of the time until it is read again
+            if anyio.current_time() < known_at:
+                return metadata_response(UNKNOWN)
+        return METADATA
 
     peer.answers[MetadataRequest] = metadata
     async with driver_at(peer, monkeypatch) as driver:
