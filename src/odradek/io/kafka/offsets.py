@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import anyio
 
+from odradek.arguments import listed
 from odradek.core.backoff import Backoff
 from odradek.core.interfaces import NO_METADATA
 from odradek.core.kafka.broker_errors import broker_error
@@ -29,9 +30,6 @@ from odradek.wire.kafka.schema import Request, Response
 __all__ = ["CoordinatorAccess", "DeletedTopics", "KafkaOffsets"]
 
 R = TypeVar("R", bound=Response)
-
-MAX_NAMED = 5
-"""Partitions named in one error; further ones are only counted."""
 
 _OTHER_TOPIC = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 """Codes for a topic that was deleted, and may be made again."""
@@ -278,9 +276,7 @@ class KafkaOffsets:
         if any(answer.step is OffsetStep.FIND_COORDINATOR for answer in failed.values()):
             self._forget()
         worst = next((a for a in failed.values() if a.step in FINAL_STEPS), next(iter(failed.values())))
-        names = ", ".join(str(p) for p in list(failed)[:MAX_NAMED])
-        more = f" and {len(failed) - MAX_NAMED} more" if len(failed) > MAX_NAMED else ""
-        return broker_error(worst.error_code, f"group {self.group}: {what}: {names}{more}")
+        return broker_error(worst.error_code, f"group {self.group}: {what}: {listed(failed)}")
 
     async def _ask(
         self,

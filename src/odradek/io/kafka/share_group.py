@@ -19,6 +19,7 @@ from uuid import uuid4
 import anyio
 from anyio.abc import TaskGroup
 
+from odradek.arguments import listed
 from odradek.core.interfaces import AckType, AcquiredBatch, DecoderOptions, ShareSubscription
 from odradek.core.kafka.broker_errors import broker_error
 from odradek.core.kafka.group_effects import Assign, Effect, Fail, GroupCoordinator, Lost, ResolveTopics, Send
@@ -52,9 +53,6 @@ LEAVE_S = 5.0
 
 NOT_ACQUIRED = "their locks had expired, or the session with the broker was lost"
 """The reason why acknowledgements that were not sent do not count."""
-
-MAX_NAMED = 5
-"""Partitions named in one error; further ones are only counted."""
 
 
 class KafkaShareGroup:
@@ -450,9 +448,5 @@ def _new_member_id() -> str:
 
 
 def _describe_refused(group: str, refused: dict[TopicPartition, RefusedAcknowledgements]) -> str:
-    named = [f"{each.count} of {each.partition} ({each.why})" for each in list(refused.values())[:MAX_NAMED]]
-    more = f" and of {len(refused) - MAX_NAMED} further partitions" if len(refused) > MAX_NAMED else ""
-    return (
-        f"share group {group}: acknowledgements do not count: {', '.join(named)}{more}; "
-        "these records are delivered again"
-    )
+    named = [f"{each.count} of {each.partition} ({each.why})" for each in refused.values()]
+    return f"share group {group}: acknowledgements do not count: {listed(named)}; these records are delivered again"
