@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
@@ -10,6 +11,7 @@ from typing import Any, Literal, assert_type
 
 import anyio
 import pytest
+from google.protobuf import descriptor_pb2
 from tests.registry.fake import FakeRegistry, guid_of, serving
 from tests.registry.goldens import GOLDENS
 from tests.registry.messages import AVRO, AVRO_VALUES, JSON, JSON_VALUES, Inner, Order, make_inner, make_order
@@ -398,6 +400,41 @@ async def test_what_is_no_schema_is_refused_at_once(registry: FakeRegistry, text
         for make in (client.avro, client.json_schema):
             with pytest.raises(ConfigError, match=r"not an? (Avro|JSON) ?[sS]chema"):
                 make(text)
+
+
+def with_a_type_in_front() -> str:
+    """Return the file of the messages as another program has it: with one more type, which the first index names."""
+    file = descriptor_pb2.FileDescriptorProto.FromString(Order.DESCRIPTOR.file.serialized_pb)
+    newer = descriptor_pb2.FileDescriptorProto(name=file.name, package=file.package, syntax=file.syntax)
+    newer.message_type.add(name="New")
+    newer.message_type.extend(file.message_type)
+    return b64encode(newer.SerializeToString()).decode()
+
+
+async def test_messages_are_known_by_their_name_in_the_file_of_the_writer(registry: FakeRegistry) -> None:
+    registry.add("t-value", with_a_type_in_front(), "PROTOBUF")
+    order = make_order()
+    async with opened(registry) as client:
+        reader = client.protobuf(Order)
+        assert await read(reader, b"\0\0\0\0\1\2\2" + order.SerializeToString()) == order
+        with pytest.raises(PayloadError, match="another type"):
+            await read(reader, b"\0\0\0\0\1\0")  # a New
+        assert (
+            await read(client.protobuf(Inner), b"\0\0\0\0\1\4\4\2" + make_inner().SerializeToString()) == make_inner()
+        )
+        written = await write(client.protobuf(Order, registration="latest"), order)
+        assert written == b"\0\0\0\0\1\2\2" + order.SerializeToString()
+
+
+@pytest.mark.parametrize("status", [200, 422])
+async def test_a_registry_without_descriptors_leaves_the_file_of_the_reader(
+    registry: FakeRegistry, status: int
+) -> None:
+    source = {"schema": 'syntax = "proto3"; package shop;', "schemaType": "PROTOBUF"}
+    registry.add("t-value", source["schema"], "PROTOBUF")
+    registry.faults = [(200, json.dumps(source).encode()), (status, json.dumps(source).encode())]
+    async with opened(registry) as client:
+        assert await read(client.protobuf(Order), b"\0\0\0\0\1\0" + make_order().SerializeToString()) == make_order()
 
 
 @pytest.mark.parametrize("status", [503, 401])

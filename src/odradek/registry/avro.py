@@ -58,13 +58,15 @@ class AvroFormat:
     """The format Avro."""
 
     kind = "AVRO"
-    prefixes: tuple[bytes, ...] = ()
     dependencies: tuple[Dependency, ...] = ()
 
     def __init__(self, schema: str | None) -> None:
         self.schema = schema
         self._reader = None if schema is None else parse_schemas([schema])[0]
         self.name = str(self._reader["name"]) if isinstance(self._reader, dict) and "name" in self._reader else ""
+
+    def prefixes(self, schema: RegisteredSchema) -> tuple[bytes, ...]:
+        return ()
 
     def encoder(self, schema: RegisteredSchema) -> Callable[[Any], bytes]:
         return partial(self._encode, _parse(schema))

@@ -101,16 +101,22 @@ def guid_head(guid: str) -> bytes:
     return b"\1" + UUID(guid).bytes
 
 
-def message_prefixes(descriptor: Any) -> tuple[bytes, ...]:
+def message_prefixes(file: Any, name: str) -> tuple[bytes, ...]:
     """Return what payloads of a Protobuf message type begin with: the number of indexes, and the indexes that lead to
-    it in its file. The first is what confluent-kafka writes."""
-    indexes: list[int] = []
-    kind = descriptor
-    while kind is not None:
-        outer = kind.containing_type
-        siblings = kind.file.message_types_by_name.values() if outer is None else outer.nested_types
-        indexes.insert(0, [each.name for each in siblings].index(kind.name))
-        kind = outer
+    it in its file; empty if the file does not have it. The first is what confluent-kafka writes.
+
+    Args:
+        file: A `FileDescriptorProto`.
+        name: The full name of the type.
+    """
+    package = f"{file.package}." if file.package else ""
+    indexes, types = [], file.message_type
+    for part in name.removeprefix(package).split("."):
+        index = next((number for number, each in enumerate(types) if each.name == part), None)
+        if index is None or not name.startswith(package):
+            return ()
+        indexes.append(index)
+        types = types[index].nested_type
     prefix = b"".join(encode_uvarint(number << 1) for number in (len(indexes), *indexes))  # in zigzag coding
     return (b"\0", prefix) if indexes == [0] else (prefix,)  # the usual case may be written in short
 

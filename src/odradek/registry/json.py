@@ -45,7 +45,6 @@ class JsonFormat:
     """The format JSON Schema."""
 
     kind = "JSON"
-    prefixes: tuple[bytes, ...] = ()
     dependencies: tuple[Dependency, ...] = ()
 
     def __init__(self, schema: str | None) -> None:
@@ -53,6 +52,9 @@ class JsonFormat:
         self._own = None if schema is None else _validator(RegisteredSchema("JSON", schema))
         parsed = json.loads(schema or "{}")
         self.name = str(parsed.get("title") or "") if isinstance(parsed, dict) else ""
+
+    def prefixes(self, schema: RegisteredSchema) -> tuple[bytes, ...]:
+        return ()
 
     def encoder(self, schema: RegisteredSchema) -> Callable[[Any], bytes]:
         return partial(self._encode, _validator(schema))

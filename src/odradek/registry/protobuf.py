@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from google.protobuf import descriptor_pb2
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from odradek import arguments
 from odradek.registry.framing import message_prefixes
@@ -20,9 +21,7 @@ BUILT_IN = ("google/protobuf/", "google/type/", "confluent/")
 
 
 def _text(file: Any) -> str:
-    proto = descriptor_pb2.FileDescriptorProto()
-    file.CopyToProto(proto)
-    return b64encode(proto.SerializeToString()).decode()
+    return b64encode(file.serialized_pb).decode()
 
 
 def _dependencies(file: Any) -> tuple[Dependency, ...]:
@@ -40,8 +39,18 @@ class ProtobufFormat:
             arguments.wrong_type("message", message, "a class of Protobuf messages")
         self._message: Any = message
         descriptor: Any = message.DESCRIPTOR
-        self.name, self.prefixes = str(descriptor.full_name), message_prefixes(descriptor)
+        self.name = str(descriptor.full_name)
         self.schema, self.dependencies = _text(descriptor.file), _dependencies(descriptor.file)
+
+    def prefixes(self, schema: RegisteredSchema) -> tuple[bytes, ...]:
+        """Return what payloads begin with (see `Format`): by the own file, where the schema is no descriptor, or has no
+        type of this name."""
+        for text in (schema.text, self.schema):
+            with suppress(DecodeError, ValueError):  # it is the source
+                file: Any = descriptor_pb2.FileDescriptorProto.FromString(b64decode(text, validate=True))
+                if made := message_prefixes(file, self.name):
+                    return made
+        raise AssertionError("the file of a message has it")
 
     def encoder(self, schema: RegisteredSchema) -> Callable[[Any], bytes]:
         return self._encode

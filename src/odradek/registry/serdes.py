@@ -74,10 +74,13 @@ class Format(Protocol):
     """The schema as it is registered, or None."""
     name: str
     """The full name of the records; empty if they have none."""
-    prefixes: tuple[bytes, ...]
-    """The beginnings of payloads, the first of which is written; empty: nothing."""
     dependencies: tuple[Dependency, ...]
     """The schemas that must be registered before."""
+
+    def prefixes(self, schema: RegisteredSchema) -> tuple[bytes, ...]:
+        """Return what payloads under a schema begin with, the first of which is written; empty: nothing. A schema of
+        Protobuf may have further message types, in another order."""
+        ...
 
     def encoder(self, schema: RegisteredSchema) -> Callable[[Any], bytes]:
         """Return what encodes payloads by a schema. Raises any exception if it is none."""
@@ -103,6 +106,7 @@ class _SubjectWriter(NamedTuple):
 
     schema: SchemaId
     encode: Callable[[Any], bytes]
+    indexes: bytes
     until: float
 
 
@@ -123,7 +127,7 @@ class RegistrySerde(Generic[T]):
         self._encode: Callable[[T], Any] | None = None
         self._decode: Callable[[Any], T] | None = None
         self._writers: dict[str, _SubjectWriter] = {}
-        self._decoders: dict[int | str, Callable[[bytes], Any]] = {}
+        self._decoders: dict[int | str, tuple[Callable[[bytes], Any], tuple[bytes, ...]]] = {}
 
     def convert(self, decode: Callable[[Any], U], encode: Callable[[U], Any]) -> RegistrySerde[U]:
         """Return the same for values of another type: `registry.avro(SCHEMA).convert(lambda d: Order(**d), asdict)`.
@@ -153,17 +157,19 @@ class RegistrySerde(Generic[T]):
                 raise PayloadError(f"the registry has no subject {subject}")
             if newest[1].kind != self._format.kind:
                 raise PayloadError(f"the newest schema of {subject} is of type {newest[1].kind}", newest[0].id)
-            writer = _SubjectWriter(newest[0], self._format.encoder(newest[1]), time.monotonic() + NEWEST_S)
+            encode, prefixes = self._format.encoder(newest[1]), await self._prefixes(newest[0].id, newest[1])
+            writer = _SubjectWriter(newest[0], encode, b"".join(prefixes[:1]), time.monotonic() + NEWEST_S)
         else:
             schema = Schema(self._format.kind, self._own_schema(), await self._references(self._format.dependencies))
-            encode = self._format.encoder(RegisteredSchema(schema.kind, schema.text))
-            writer = _SubjectWriter((await self._publish(subject, schema))[0], encode, math.inf)
+            own = RegisteredSchema(schema.kind, schema.text)
+            indexes, known = b"".join(self._format.prefixes(own)[:1]), await self._publish(subject, schema)
+            writer = _SubjectWriter(known[0], self._format.encoder(own), indexes, math.inf)
         self._writers[subject] = writer
         return self._frame(writer, value, context)
 
     def _frame(self, writer: _SubjectWriter, value: T, context: SerdeContext) -> bytes:
         plain = value if self._encode is None else self._encode(value)
-        payload, indexes = writer.encode(plain), b"".join(self._format.prefixes[:1])
+        payload, indexes = writer.encode(plain), writer.indexes
         name = header_name(context.field)
         context.headers[:] = [each for each in context.headers if each[0] != name]  # of a record that is passed on
         if self._framing == "prefix":
@@ -215,16 +221,12 @@ class RegistrySerde(Generic[T]):
             frame = split(data, context.headers, context.field)
         except FramingError as error:
             raise PayloadError(str(error)) from None
-        decode = self._decoders.get(frame.schema)
-        return self._fetch_and_read(frame) if decode is None else self._read(decode, frame)
+        known = self._decoders.get(frame.schema)
+        return self._fetch_and_read(frame) if known is None else self._read(*known, frame)
 
     async def _fetch_and_read(self, frame: Frame) -> T:
         number = frame.schema
-        try:
-            schema = await self._registry.schema(number)
-        except RegistryError as error:
-            error.schema = number
-            raise
+        schema = await self._schema(number)
         if schema is None:
             raise PayloadError(f"the registry has no schema {number}; it was deleted, or the bytes are damaged", number)
         if schema.kind != self._format.kind:
@@ -233,15 +235,33 @@ class RegistrySerde(Generic[T]):
             decode = self._format.decoder(schema)
         except Exception as error:  # whatever its library raises
             raise PayloadError(f"schema {number} cannot be used: {type(error).__name__}: {error}", number) from error
-        self._decoders[number] = decode
-        return self._read(decode, frame)
+        known = self._decoders[number] = decode, await self._prefixes(number, schema)
+        return self._read(*known, frame)
 
-    def _read(self, decode: Callable[[bytes], Any], frame: Frame) -> T:
+    async def _schema(self, number: int | str, *, serialized: bool = False) -> RegisteredSchema | None:
+        try:
+            return await self._registry.schema(number, serialized=serialized)
+        except RegistryError as error:
+            error.schema = number
+            raise
+
+    async def _prefixes(self, number: int | str, schema: RegisteredSchema) -> tuple[bytes, ...]:
+        """Return what payloads under a registered schema begin with. Raises RegistryError if that may pass: a registry
+        may have no descriptors."""
+        if self._format.kind == "PROTOBUF":
+            try:
+                schema = await self._schema(number, serialized=True) or schema
+            except RegistryError as error:
+                if error.retriable:
+                    raise
+        return self._format.prefixes(schema)
+
+    def _read(self, decode: Callable[[bytes], Any], prefixes: tuple[bytes, ...], frame: Frame) -> T:
         payload = frame.payload
-        if self._format.prefixes:
+        if prefixes:
             if frame.indexes is not None:
                 payload = frame.indexes + payload
-            prefix = next((each for each in self._format.prefixes if payload.startswith(each)), None)
+            prefix = next((each for each in prefixes if payload.startswith(each)), None)
             if prefix is None:
                 raise PayloadError("it is a message of another type, or damaged", frame.schema)
             payload = payload[len(prefix) :]

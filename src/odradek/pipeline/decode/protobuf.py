@@ -61,7 +61,8 @@ class ProtobufDecoder(ValueDecoder):
         columns, self._convert = _message(self._descriptor, fields, message, ())
         super().__init__(pa.schema(list(columns)))
         self.parse: Any = message_factory.GetMessageClass(self._descriptor).FromString
-        self._prefixes = message_prefixes(self._descriptor) if indexed else ()
+        file: Any = descriptor_pb2.FileDescriptorProto.FromString(self._descriptor.file.serialized_pb)
+        self._prefixes = message_prefixes(file, self._descriptor.full_name) if indexed else ()
 
     def _read(self, value: bytes) -> Record:
         if self._prefixes:
