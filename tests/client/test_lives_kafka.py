@@ -167,7 +167,7 @@ def proxy(broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Faul
     """A proxy that all connections take: also those to the address that the broker advertises."""
     with FaultProxy(broker.host, broker.port) as proxy:
 
-        async def through_proxy(host: str, port: int, timeout: float, tls: Any, proxied: None) -> Any:
+        async def through_proxy(host: str, port: int, timeout: float, tls: Any, *more: Any) -> Any:
             return await tcp.connect(proxy.host, proxy.port, timeout, tls)
 
         monkeypatch.setattr(connections, "connect", through_proxy)
