@@ -14,6 +14,7 @@ from typing import Any
 
 from odradek import arguments
 from odradek.errors import ConfigError, OdradekError
+from odradek.io.cancellation import is_cancelled
 
 __all__ = ["SECURITY", "Security", "TokenError", "TokenProvider", "ask_provider"]
 
@@ -35,8 +36,7 @@ async def ask_provider(provider: TokenProvider) -> str | tuple[str, float]:
     try:
         answer = await provider()
     except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
+        if is_cancelled():
             raise
         raise futures.CancelledError("the token provider awaits what was cancelled") from error
     match answer:

@@ -10,11 +10,11 @@ from typing import Any, cast
 import anyio
 
 from odradek import arguments
-from odradek.client.consumer.each import is_cancelled
 from odradek.client.options import CALLBACK
 from odradek.client.options import partition as partition_rule
 from odradek.client.options import start_position as start_position_rule
 from odradek.errors import ConfigError, DeadlineError, OdradekError
+from odradek.io.cancellation import is_cancelled
 from odradek.types import StartPosition, TopicPartition
 
 __all__ = ["RebalanceCallbacks"]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from itertools import count
-from math import inf
 from random import random
 from typing import Any
 
@@ -25,6 +23,7 @@ from odradek.core.backoff import Backoff
 from odradek.core.fetch.keyed_queues import KeyedQueues
 from odradek.core.fetch.progress import DeliveredSpan, PartitionProgress
 from odradek.errors import ConfigError, CorruptMessage, OdradekError, Undelivered, Unsupported
+from odradek.io.cancellation import is_cancelled
 from odradek.io.notifier import Notifier
 from odradek.types import Record, TopicPartition
 
@@ -358,16 +357,3 @@ def _is_raised_below(error: Exception) -> bool:
     """Return True if the function that caught the error called the one that raised it: the error is not about the call
     itself."""
     return error.__traceback__ is not None and error.__traceback__.tb_next is not None
-
-
-def is_cancelled() -> bool:
-    """Return True if the current task is being cancelled, by a scope or natively.
-
-    On asyncio a coroutine can also raise CancelledError without that: it awaited a task or future that was cancelled.
-    """
-    if anyio.current_effective_deadline() == -inf:
-        return True
-    if anyio.get_cancelled_exc_class() is not asyncio.CancelledError:
-        return True
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
