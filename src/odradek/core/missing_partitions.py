@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from odradek.core.interfaces import RoutingTable
 from odradek.types import TopicPartition
 
-__all__ = ["BETWEEN_READS_S", "why_missing"]
+__all__ = ["BETWEEN_READS_S", "any_missing", "why_missing"]
 
 BETWEEN_READS_S = 1.0
 """Time between the two reads of the metadata that must agree that a partition does not exist (s): brokers learn of
@@ -26,3 +27,8 @@ def why_missing(partition: TopicPartition, existing: Sequence[TopicPartition]) -
     if not existing or (partition.broker < 0 and partition.partition <= existing[-1].partition):
         return ""
     return f"{partition.topic} has no partition {partition.name}: it has {len(existing)}, numbered from 0"
+
+
+def any_missing(partitions: Iterable[TopicPartition], table: RoutingTable) -> bool:
+    """Return True if a topic in the table lacks one of the partitions: it is new, and its group heard of it first."""
+    return any(why_missing(p, table.partitions(p.topic)) for p in partitions if table.leader(p) is None)

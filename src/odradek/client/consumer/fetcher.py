@@ -24,7 +24,7 @@ from odradek.client.tasks import ShieldedTaskGroup
 from odradek.core.fetch.cursor import Cursor
 from odradek.core.fetch.partition_set import PartitionSet
 from odradek.core.interfaces import ProtocolDriver, RoutingTable
-from odradek.core.missing_partitions import why_missing
+from odradek.core.missing_partitions import any_missing
 from odradek.core.states import CursorState
 from odradek.errors import Closed, CorruptMessage, OdradekError, OffsetOutOfRange
 from odradek.io.notifier import Notifier
@@ -291,11 +291,11 @@ class Fetcher(PartitionSet):
         self._refresh_soon()
 
     def _lacks_partitions(self) -> bool:
-        """Return True if a partition is read that the routing table does not have: it is new, and its group heard of it
-        first."""
-        table = self.driver.metadata.table
-        waiting = [p for p, cursor in self.cursors.items() if table.leader(p) is None and not cursor.at_end]
-        return not self.driver.logs.names_brokers and any(why_missing(p, table.partitions(p.topic)) for p in waiting)
+        """Return True if a partition is read that the routing table does not have."""
+        if self.driver.logs.names_brokers:
+            return False
+        reading = [partition for partition, cursor in self.cursors.items() if not cursor.at_end]
+        return any_missing(reading, self.driver.metadata.table)
 
     def _refresh_soon(self) -> None:
         self._is_stale = True

@@ -33,7 +33,7 @@ from odradek.core.kafka.share_session import (
     ShareLimits,
     ShareSession,
 )
-from odradek.core.missing_partitions import BETWEEN_READS_S, why_missing
+from odradek.core.missing_partitions import BETWEEN_READS_S, any_missing
 from odradek.errors import Closed, GroupError, OdradekError, Unsupported
 from odradek.io.kafka.group_topics import GroupTopics
 from odradek.io.kafka.offsets import CoordinatorAccess
@@ -265,9 +265,8 @@ class KafkaShareGroup:
             self._refreshing = False
 
     def _lacks_partitions(self) -> bool:
-        """Return True if the metadata do not have a partition of this member: it is new."""
-        table = self._topics.table
-        return any(why_missing(p, table.partitions(p.topic)) for p in self._member.owned if table.leader(p) is None)
+        """Return True if the metadata do not have a partition of this member."""
+        return any_missing(self._member.owned, self._topics.table)
 
     # ---- the member ----
 
