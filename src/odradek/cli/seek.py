@@ -186,12 +186,18 @@ async def _seek(
                 "consumer say; --force commits it nevertheless"
             )
         results = await k.admin.reset_positions(group, wanted, dry_run=not apply)
-        back = _Back({p: change.before for p, change in results.done.items()} if apply else {}, {}, True)
-        with suppress(od.OdradekError):  # what was done is said all the same
-            checked = await k.admin.reset_positions(group, back.positions, dry_run=True)
-            back = _Back({p: back.positions[p] for p in checked.done}, checked.failed, True)
-            back = back._replace(force=bool(await _outside(k, back.positions)))
+        back = await _way_back(k, group, results.done) if apply else _Back({}, {}, False)
     return {p: results.done[p] for p in sorted(results.done)}, results.failed, back
+
+
+async def _way_back(k: od.Cluster, group: str, changes: Mapping[TopicPartition, PositionChange]) -> _Back:
+    """Return how to undo changes that were made; what a broker does not say counts as possible, with --force."""
+    back = _Back({partition: change.before for partition, change in changes.items()}, {}, True)
+    with suppress(od.OdradekError):
+        checked = await k.admin.reset_positions(group, back.positions, dry_run=True)
+        back = _Back({p: back.positions[p] for p in checked.done}, checked.failed, True)
+        back = back._replace(force=bool(await _outside(k, back.positions)))
+    return back
 
 
 async def _outside(k: od.Cluster, positions: Mapping[TopicPartition, object]) -> dict[TopicPartition, str]:
