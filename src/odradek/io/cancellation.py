@@ -1,4 +1,4 @@
-"""Whether a CancelledError means this task."""
+"""A CancelledError that means this task, told from that of what it awaits."""
 
 from __future__ import annotations
 
