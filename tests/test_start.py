@@ -19,7 +19,8 @@ for name in [name for name in sys.modules if name.startswith("odradek")]:
             print(f"{{name}}.{{value.__name__}}")
 """
 LATER = {
-    *("cramjam", "hmac", "importlib.resources", "json", "rich", "secrets", "snappy", "tempfile", "tomllib", "trio"),
+    *("cramjam", "fnmatch", "hmac", "importlib.resources", "json", "pathlib", "rich", "secrets", "snappy", "tempfile"),
+    *("tomllib", "trio", "urllib.parse"),
     *("odradek.client.admin", "odradek.client.consumer.consumer", "odradek.client.consumer.decoded"),
     *("odradek.client.consumer.statistics", "odradek.client.producer.producer", "odradek.serde"),
     *("odradek.core.interfaces.groups", "odradek.core.interfaces.share", "odradek.core.interfaces.transactions"),

@@ -1,7 +1,5 @@
 """The states of a connection to a broker, as data; its options; what it reports about itself."""
 
-from __future__ import annotations
-
 import math
 from enum import Enum
 from typing import NamedTuple

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odradek.errors import ConfigError, Unreachable
@@ -81,7 +81,7 @@ def _files(security: Security) -> list[str]:
 
 def _version(file: str) -> tuple[int, ...] | None:
     try:
-        status = Path(file).stat()
+        status = os.stat(file)  # noqa: PTH116 -- pathlib is not imported for this alone
     except OSError:
         return None
     return status.st_ino, status.st_size, status.st_mtime_ns

@@ -12,8 +12,6 @@ after the other until they have a result, so that a poll costs next to nothing f
 the fetches, for as many as there is memory for.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappop, heappush

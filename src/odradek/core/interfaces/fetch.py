@@ -1,7 +1,5 @@
 """Reading: the decoder of one log, and the object that carries one partition of a fetch there and back."""
 
-from __future__ import annotations
-
 from typing import NamedTuple, Protocol
 
 from odradek.errors import CorruptMessage, OdradekError

@@ -1,7 +1,5 @@
 """Logs as wholes: where they begin and end, what their positions count, and where they may be cut into ranges."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from typing import NamedTuple, Protocol
 

@@ -6,8 +6,6 @@ topic up to version 12, by topic id from 13 on. A session belongs to the broker 
 in doubt, the next request is a full one; what a response says of partitions is valid in any case.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple

@@ -5,11 +5,9 @@ that reappears with another id is another topic, and its epochs begin again (KIP
 ids, many responses in a row with a lower epoch are the sign of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from odradek.types import TopicPartition
 from odradek.wire.kafka.error_codes import ErrorCode
@@ -158,7 +156,7 @@ class KafkaRoutingTable(NamedTuple):
 
     def apply(
         self, response: MetadataResponse, asked: Iterable[str] | None, *, leader_epochs: bool = True
-    ) -> tuple[KafkaRoutingTable, Changes]:
+    ) -> tuple[Self, Changes]:
         """Apply a response.
 
         Args:
@@ -172,7 +170,7 @@ class KafkaRoutingTable(NamedTuple):
             The new table and its changes. This table stays unchanged.
         """
         if response.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
-            return KafkaRoutingTable(), Changes(
+            return type(self)(), Changes(
                 removed=frozenset(_all(self.topics)), brokers_gone=frozenset(self.brokers), bootstrap_again=True
             )
         answered = self._answered(response.topics, leader_epochs)
@@ -214,7 +212,7 @@ class KafkaRoutingTable(NamedTuple):
         is_internal = answer.is_internal or name == OFFSETS_TOPIC
         return Topic(name, topic_id, is_internal, MappingProxyType(partitions), answer.error_code, former_ids)
 
-    def _changes(self, table: KafkaRoutingTable) -> Changes:
+    def _changes(self, table: Self) -> Changes:
         recreated = frozenset(
             name
             for name, topic in table.topics.items()
@@ -234,7 +232,7 @@ class KafkaRoutingTable(NamedTuple):
 
     def hint(
         self, where: TopicPartition, leader: int, leader_epoch: int, endpoints: Iterable[NodeEndpoint] = ()
-    ) -> tuple[KafkaRoutingTable, bool]:
+    ) -> tuple[Self, bool]:
         """Apply the leader that a Produce or Fetch response names (KIP-951).
 
         Args:

@@ -5,8 +5,6 @@ precedes the partitions of a topic, what precedes the records of a partition, an
 A section that is not complete waits until more bytes have come.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple, Protocol

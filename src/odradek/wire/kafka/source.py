@@ -4,8 +4,6 @@ A generated function does no bookkeeping for errors: the line at which it fails 
 variables the position.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

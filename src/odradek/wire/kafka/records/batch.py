@@ -1,7 +1,5 @@
 """Record batches: the format of magic 2, since 0.11 (kafka-specification.md 3.3)."""
 
-from __future__ import annotations
-
 import struct
 from typing import NamedTuple
 
