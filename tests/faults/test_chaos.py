@@ -21,14 +21,14 @@ def children() -> set[psutil.Process]:
     return {each for each in psutil.Process().children(recursive=True) if each.is_running()}
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("version", [NEWEST, "0.11.0.3"])
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(("version", "upgrade_to"), [(NEWEST, None), ("0.11.0.3", None), ("3.9.1", NEWEST)])
 def test_nothing_is_lost_doubled_or_skipped_while_brokers_lines_and_clients_fail(
-    version: str, report: Callable[[object], None]
+    version: str, upgrade_to: str | None, report: Callable[[object], None]
 ) -> None:
     before = children()
     shown: list[str] = []
-    done = run(version, MINUTES, seed=1, show=shown.append)
+    done = run(version, MINUTES, seed=1, upgrade_to=upgrade_to, show=shown.append)
     report(done.line())
     assert done.problems == []
     assert sum(done.faults.values()) >= 5

@@ -109,6 +109,17 @@ def test_it_hands_over_and_closes_its_files_when_it_is_terminated() -> None:
         assert eventually(lambda: topics(broker) == {"kept": 2})
 
 
+def test_a_broker_that_is_upgraded_serves_the_data_it_had() -> None:
+    with KafkaBroker("0.8.2.2") as broker:
+        broker.create_topic("kept", 2)
+        broker.terminate()
+        broker.change_release("0.10.1.1")
+        broker.start()
+        assert eventually(lambda: topics(broker) == {"kept": 2})
+        assert ask(broker.host, broker.port, ApiVersionsRequest(), 0).api_keys  # 0.10 on
+        assert repr(broker).startswith("<KafkaBroker 0.10.1.1 zookeeper 1 ")
+
+
 def test_a_full_disk_ends_a_broker_that_has_no_other() -> None:
     with KafkaBroker() as broker:
         broker.create_topic("kept")

@@ -23,6 +23,7 @@ __all__ = ["main"]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kafka", default=NEWEST, help="release, from 0.10.2 on")
+    parser.add_argument("--upgrade-to", metavar="VERSION", help="upgrade the brokers to this release, one by one")
     parser.add_argument("--mode", choices=("kraft", "zookeeper"), help="where the release has both")
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
@@ -32,7 +33,15 @@ def main() -> int:
     def show(text: str) -> None:
         sys.stderr.write(f"{time.strftime('%H:%M:%S')} {text}\n")
 
-    report = run(options.kafka, options.minutes, options.seed, mode=options.mode, rate=options.rate, show=show)
+    report = run(
+        options.kafka,
+        options.minutes,
+        options.seed,
+        upgrade_to=options.upgrade_to,
+        mode=options.mode,
+        rate=options.rate,
+        show=show,
+    )
     sys.stdout.write(report.line() + "\n")
     return 0 if report.ok else 1
 

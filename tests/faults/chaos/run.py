@@ -15,11 +15,11 @@ from typing import Any
 
 from odradek.errors import ServerError
 from odradek.testing import KafkaCluster
-from odradek.testing.kafka.releases import release
+from odradek.testing.kafka.releases import ZOOKEEPER, release
 
 from .checks import check_group, check_outputs, check_produced
 from .logs import committed_positions, end_positions, stored_records
-from .tracks import Tracks
+from .tracks import PROTOCOL_VERSIONS, Tracks
 from .workers import Worker
 
 __all__ = ["Report", "run"]
@@ -48,6 +48,7 @@ class Report:
     mode: str
     seed: int
     minutes: float
+    upgrade_to: str | None = None
     seconds: float = 0.0
     faults: dict[str, int] = field(default_factory=dict)
     faults_not_possible: dict[str, int] = field(default_factory=dict)
@@ -166,7 +167,7 @@ class _Run:
         transforms = [worker for group in self._groups if group.transforms for worker in group.workers]
         members = [worker for group in self._groups if not group.transforms for worker in group.workers]
         log = self._directory / "faults.log"
-        tracks = Tracks(self._cluster, topics | of_brokers, transforms, members, log)
+        tracks = Tracks(self._cluster, topics | of_brokers, transforms, members, log, self._report.upgrade_to)
         try:
             tracks.run(self._report.seed, 60 * self._report.minutes, lambda: self._watch(tracks, show))
         finally:
@@ -256,13 +257,21 @@ def _directory(report: Report) -> Iterator[Path]:
 
 
 def run(
-    kafka: str, minutes: float, seed: int, *, mode: str | None = None, rate: int = 400, show: Callable[[str], None]
+    kafka: str,
+    minutes: float,
+    seed: int,
+    *,
+    upgrade_to: str | None = None,
+    mode: str | None = None,
+    rate: int = 400,
+    show: Callable[[str], None],
 ) -> Report:
     """Run on three brokers of a release (0.10.2 or later), and return what happened.
 
     Args:
         minutes: How long there are faults; starting and comparing take a minute or two more, at most ten.
         seed: Chooses the faults.
+        upgrade_to: A newer release that has the same mode, to which the brokers are upgraded one by one.
         mode: `zookeeper` or `kraft`, where the release has both.
         rate: Records to send in a second.
         show: Is given a line of progress now and then.
@@ -272,9 +281,12 @@ def run(
         raise ServerError(f"Kafka {kafka}: from 0.10.2 on, where brokers reach each other without the proxies")
     began = time.monotonic()
     settings = SETTINGS | (LONG_SESSION if (0, 11) <= number < (2, 4, 1) else {})
+    mode = mode or release(kafka).modes[0]
+    if upgrade_to is not None and mode == ZOOKEEPER:
+        settings |= dict.fromkeys(PROTOCOL_VERSIONS, kafka.rpartition(".")[0])
     with ExitStack() as stack:
         cluster = KafkaCluster(kafka, 3, mode=mode, config=settings, proxied=True)
-        report = Report(kafka, cluster.mode, seed, minutes)
+        report = Report(kafka, mode, seed, minutes, upgrade_to)
         directory = stack.enter_context(_directory(report))
         stack.enter_context(cluster)
         show(f"{cluster!r} seed {seed}: {directory}")

@@ -11,13 +11,17 @@ from pathlib import Path
 
 from odradek.errors import OdradekError
 from odradek.testing import KafkaBroker, KafkaCluster
+from odradek.testing.kafka.releases import ZOOKEEPER
 
 from .schedule import TRACKS, Fault, faults
 from .workers import Worker
 
-__all__ = ["Tracks"]
+__all__ = ["PROTOCOL_VERSIONS", "Tracks"]
 
 STEP_S = 0.05
+PROTOCOL_VERSIONS = ("inter.broker.protocol.version", "log.message.format.version")
+"""Properties that keep brokers in ZooKeeper mode at an older release while they are upgraded one by one."""
+FEATURES = "org.apache.kafka.tools.FeatureCommand"
 
 
 class Tracks:
@@ -28,6 +32,7 @@ class Tracks:
         transforms: Services that are killed and paused; the members if there is none.
         members: Members of groups, the same.
         log: A file with a line for each fault.
+        upgrade_to: The release of which brokers are after they were killed; without it they keep theirs.
     """
 
     def __init__(
@@ -37,6 +42,7 @@ class Tracks:
         transforms: Sequence[Worker],
         members: Sequence[Worker],
         log: Path,
+        upgrade_to: str | None = None,
     ) -> None:
         self.done: Counter[str] = Counter()
         """Kind of fault -> how many were carried out."""
@@ -45,6 +51,7 @@ class Tracks:
         self.problems: list[str] = []
         """Workers that did not end as they should."""
         self._cluster, self._transforms, self._members = cluster, transforms or members, members
+        self._upgrade_to, self._has_new_features = upgrade_to, False
         self._partitions = [(topic, partition) for topic, count in topics.items() for partition in range(count)]
         self._log, self._began, self._end = log.open("a", encoding="utf-8"), time.monotonic(), 0.0
         self._lock = threading.Lock()
@@ -104,8 +111,27 @@ class Tracks:
         broker = self._broker(fault)
         broker.kill()
         self._sleep(fault.lasting_s)
+        if self._upgrade_to is not None:
+            self._upgrade(broker, self._upgrade_to)
         broker.launch()  # `start` would remove its data if it could not serve in time
         broker.wait_ready()
+
+    def _upgrade(self, broker: KafkaBroker, version: str) -> None:
+        """Prepare the start of a broker that is down: of the newer release, or, once all are, with its protocols."""
+        if broker.version != version:
+            broker.change_release(version)
+            self._note(f"brokers: {broker.broker_id} is upgraded to {version}")
+        elif any(each.version != version for each in self._cluster.brokers):
+            return
+        elif self._cluster.mode == ZOOKEEPER:
+            for name in PROTOCOL_VERSIONS:
+                broker.config.pop(name, None)
+        elif not self._has_new_features:
+            other = next(each for each in self._cluster.brokers if each is not broker)
+            address, number = f"{other.host}:{other.plaintext_port}", ".".join(version.split(".")[:2])
+            done = other.java_tool(FEATURES, "--bootstrap-server", address, "upgrade", "--release-version", number)
+            self._has_new_features = done.returncode == 0
+            self._note(f"brokers: features of {number}: {done.stdout}")
 
     def _pause(self, fault: Fault) -> None:
         broker = self._broker(fault)

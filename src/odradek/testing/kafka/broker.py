@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import resource
 import socket
@@ -245,6 +246,19 @@ class KafkaBroker(JavaServer):
         """SIGTERM: it hands over what it leads, closes its files and ends; after `timeout` (s) it is killed. `start`
         starts it again on the same ports and data."""
         self._terminate(timeout)
+
+    def change_release(self, version: str) -> None:
+        """Let it start as a broker of another release the next time, with the data that it has: a rolling upgrade goes
+        from broker to broker. In mode `zookeeper` the brokers of both releases need the older one's
+        `inter.broker.protocol.version` in their configuration for as long.
+
+        Raises:
+            ConfigError: There is no such version.
+        """
+        self.setup = copy.copy(self.setup)
+        self.setup.release = release(version)
+        self.version = version
+        self.__dict__.pop("_archive", None)
 
     def fill_disk(self) -> None:
         """Let every write to a file fail, to its log as well, as if the disk were full. Linux only."""
