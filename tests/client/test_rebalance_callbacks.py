@@ -92,6 +92,48 @@ async def test_nothing_is_delivered_before_on_assigned_has_returned() -> None:
         assert (await anext(consumer)).value == numbered(1)[0]
 
 
+async def test_a_partition_that_is_paused_in_on_assigned_begins_paused() -> None:
+    cluster = make_cluster(3, 3)
+
+    async def on_assigned(partitions: list[TopicPartition]) -> None:
+        consumer.pause(*partitions)
+        consumer.resume(tp(1))
+        with pytest.raises(ConfigError, match=r"t/0 is being assigned or revoked: on_assigned returns where"):
+            consumer.seek(tp(0), 2)
+
+    async with cluster.connect() as k:
+        consumer = k.consumer("t", group="g", on_assigned=on_assigned)
+        async with consumer:
+            assert [(await anext(consumer)).partition for _ in range(3)] == [tp(1)] * 3
+            with anyio.move_on_after(0.02) as nothing_comes:
+                await anext(consumer)
+            assert nothing_comes.cancelled_caught
+            consumer.resume()
+            assert (await anext(consumer)).partition == tp(0)
+
+
+async def test_all_partitions_can_be_paused_and_resumed_while_one_is_revoked_which_forgets_it() -> None:
+    cluster, in_on_revoked, go_on = make_cluster(3, 3), anyio.Event(), anyio.Event()
+
+    async def on_revoked(partitions: list[TopicPartition]) -> None:
+        in_on_revoked.set()
+        await go_on.wait()
+
+    async with consuming(cluster, on_revoked=on_revoked) as consumer:
+        cluster.revoke("g", tp(1))
+        await in_on_revoked.wait()
+        assert consumer.assignment.keys() == {tp(0), tp(1)} and consumer.partitions == [tp(0)]
+        consumer.pause(*consumer.assignment)
+        consumer.pause(tp(1))
+        go_on.set()
+        await until(lambda: owned(cluster) == {tp(0)})
+        cluster.restore("g")
+        await until(lambda: len(consumer.partitions) == 2)
+        assert [(await anext(consumer)).partition for _ in range(3)] == [tp(1)] * 3
+        consumer.resume(tp(0))
+        assert (await anext(consumer)).partition == tp(0)
+
+
 async def test_in_on_revoked_batches_in_hand_can_be_finished_and_are_committed_before_the_release() -> None:
     cluster = make_cluster()
     in_hand: list[od.GroupBatch] = []

@@ -12,7 +12,7 @@ at least once. Positions are stored in the background, one commit at a time, alw
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self, Unpack, cast
@@ -278,12 +278,39 @@ class Consumer(PartitionReaderBase):
     def __repr__(self) -> str:
         return f"<Consumer of {self._subscription.group} {self.state.name} {len(self.assignment)} partitions>"
 
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Neither fetch nor deliver these partitions until `resume`; without arguments: all of `assignment`. In
+        `on_assigned`, its partitions begin paused. A partition that is given up forgets that it was paused.
+
+        Raises ConfigError for a partition that is not assigned to this member.
+        """
+        fetched, others = self._fetched(partitions)
+        self._owned.begin_paused |= others
+        if fetched:
+            super().pause(*fetched)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Continue with these partitions; without arguments: with all. Raises ConfigError like `pause`."""
+        fetched, others = self._fetched(partitions)
+        self._owned.begin_paused -= others
+        if fetched:
+            super().resume(*fetched)
+
+    def _fetched(self, partitions: Sequence[TopicPartition]) -> tuple[list[TopicPartition], set[TopicPartition]]:
+        """Return which of these, or of all, are fetched, and which are not: they are being assigned or revoked."""
+        chosen = check_partitions(partitions) or list(self.assignment)
+        others = {each for each in chosen if each in self.assignment and each not in self._fetcher.cursors}
+        return [each for each in chosen if each not in others], others
+
     def seek(self, partition: TopicPartition, start: StartPosition) -> None:
         """Continue at `start`, for the whole group: the next commit stores it. Calling `done()` on batches delivered
         before has no effect.
 
-        Raises ConfigError for a partition that is not assigned to this member.
+        Raises ConfigError for a partition that is not assigned to this member, or that is being assigned:
+        `on_assigned` returns where it begins.
         """
+        if partition not in self._fetcher.cursors and partition in self.assignment:
+            raise ConfigError(f"{partition} is being assigned or revoked: on_assigned returns where a partition begins")
         super().seek(partition, start)
         self._owned.restart(partition, Position(start) if isinstance(start, int) else None)
 

@@ -50,6 +50,8 @@ class OwnedPartitions:
         self.state = CONSUMER.start
         self.assignment: Mapping[TopicPartition, int] = {}
         """Each with the number of its stream."""
+        self.begin_paused: set[TopicPartition] = set()
+        """Those that the user pauses before they are fetched."""
         self.progress: dict[TopicPartition, PartitionProgress] = {}
         self.progress_changed = Notifier()
         self.pools: list[HandlerPool] = []
@@ -137,6 +139,8 @@ class OwnedPartitions:
             )
             for p, progress in delivered.items()
         )
+        self.fetcher.pause("user", self.begin_paused & delivered.keys())  # no request is made before the next step
+        self.begin_paused -= delivered.keys()
 
     def _begin_at(self, chosen: Mapping[TopicPartition, StartPosition | None]) -> dict[TopicPartition, StartPosition]:
         """Return where partitions begin: as the user chose, at the committed position, or where such ones begin that
@@ -209,6 +213,7 @@ class OwnedPartitions:
         for partition in partitions:
             if (progress := self.progress.pop(partition, None)) is not None:
                 progress.apply(event)
+        self.begin_paused &= self.progress.keys()
         self.assignment = {p: stream for p, stream in self.assignment.items() if p in self.progress}
 
     async def _finish(
