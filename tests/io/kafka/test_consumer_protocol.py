@@ -108,6 +108,27 @@ async def test_only_what_moves_is_revoked(monkeypatch: pytest.MonkeyPatch) -> No
     assert listener.calls == [("assign", BOTH), ("revoke", {B}), ("assign", {B: None})]
 
 
+async def test_a_partition_that_comes_back_again_and_again_is_assigned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While positions cannot be read. Assigned twice, it would begin again at the position that was read then."""
+    peer = AssigningCoordinator()
+    peer.errors[OffsetFetchRequest] = [ErrorCode.UNSTABLE_OFFSET_COMMIT] * 10_000
+    async with driver_at(peer, monkeypatch, timeout_s=0.2) as driver:
+        member, listener = driver.membership(Subscription("g", {"t": 1})), Listener()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(member.run, listener)
+            for peer.epoch, peer.target in ((1, (0, 1)), (2, (0,)), (3, (0, 1)), (4, (0,)), (5, (0, 1))):
+                owned = (TopicIdPartitions(topic_id=TOPIC_ID, partitions=peer.target),)
+                while all(each.topic_partitions != owned for each in peer.of(ConsumerGroupHeartbeatRequest)[-1:]):
+                    await peer.until_sent(ConsumerGroupHeartbeatRequest, 1)
+            peer.errors[OffsetFetchRequest] = []
+            while member._runner._steps or B not in member._assigned:
+                await peer.until_sent(ConsumerGroupHeartbeatRequest, 1)
+            tasks.cancel_scope.cancel()
+        await member.leave()
+    assigned = [partition for _, positions in listener.calls if isinstance(positions, dict) for partition in positions]
+    assert sorted(assigned) == [A, B], listener.calls
+
+
 async def test_a_fenced_member_loses_everything_and_joins_again(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = AssigningCoordinator()
     async with member_of(peer, monkeypatch) as (_, listener):

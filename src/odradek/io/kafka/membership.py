@@ -147,8 +147,9 @@ class KafkaMembership:
 
     async def _assign(self, step: Assign, listener: RebalanceListener) -> None:
         """Give the listener what is still owned, with positions read now. Positions that cannot be read yet, because a
-        transaction stores others, are read after partitions were given up: all other members may wait for those."""
-        losses, wanted = self._losses, step.partitions & self._runner.member.owned
+        transaction stores others, are read after partitions were given up: all other members may wait for those. A
+        partition that was given up and came back meanwhile is in several steps."""
+        losses, wanted = self._losses, (step.partitions & self._runner.member.owned) - self._assigned.keys()
         committed = await self._runner.retry(
             lambda: self._read_committed(wanted),
             needed=lambda: losses == self._losses and not self._runner.has_to_revoke,
