@@ -342,6 +342,16 @@ def test_an_acknowledgement_of_an_earlier_delivery_does_not_count_for_a_later_on
     assert session.acknowledge((ID, 0), 0, AckType.ACCEPT, again.number)
 
 
+def test_acknowledgements_are_reported_that_a_new_delivery_of_their_records_overtakes() -> None:
+    session = holding()
+    fetch(session, 29.9)
+    for offset in (0, 1):
+        assert session.acknowledge((ID, 0), offset, AckType.ACCEPT, 1)
+    answer = session.fetched(response(data(deliveries=2)))
+    assert answer.refused == [RefusedAcknowledgements(P0, 2, "their locks had expired")]
+    assert not session.has_unanswered
+
+
 def test_a_lost_connection_gives_up_what_was_acquired_and_reports_acknowledgements_in_doubt() -> None:
     session = holding()
     session.acknowledge((ID, 0), 0, AckType.ACCEPT, 1)

@@ -40,6 +40,11 @@ class _Acquired:
     acknowledgement: AckType = AckType.GAP
     after_renewal: AckType | None = None  # to be sent once the renewal that was sent is answered
 
+    @property
+    def is_unsent(self) -> bool:
+        """True if an acknowledgement of a record is to be sent."""
+        return self.state is RecordState.WAITING and self.acknowledgement is not AckType.GAP
+
 
 @dataclass(frozen=True, slots=True)
 class AcquiredRows:
@@ -124,7 +129,7 @@ class AcquiredPartition:
 
     def acquire(
         self, ranges: Sequence[AcquiredRecords], rows: AcquiredRows, locked_until: float, acquisition: int = 0
-    ) -> None:
+    ) -> int:
         """Add the acquired ranges of a response.
 
         Offsets without a record (compacted away, or control records) are acknowledged as gaps. Those behind an error of
@@ -136,19 +141,25 @@ class AcquiredPartition:
             locked_until: When the lock expires (s).
             acquisition: Tells one delivery of a record from the next one.
 
+        Returns:
+            How many acknowledgements of an earlier delivery had yet to be sent: the locks had expired before.
+
         Raises:
             RemoteProtocolError: See `check_ranges`. Nothing was added.
         """
         check_ranges(ranges, len(self._records))
+        late = 0
         exists = set(rows.columns.positions)
         behind = max(exists, default=-1)
         for acquired in ranges:
             for offset in range(acquired.first_offset, acquired.last_offset + 1):
+                late += (before := self._records.get(offset)) is not None and before.is_unsent
                 record = self._records[offset] = _Acquired(acquisition, locked_until)
                 if offset not in exists:
                     undecoded = not rows.is_whole and offset > behind
                     record.state = RecordState.WAITING
                     record.acknowledgement = AckType.RELEASE if undecoded else AckType.GAP
+        return late
 
     def acknowledge(self, offset: int, kind: AckType, acquisition: int = 0) -> bool:
         """Acknowledge a record; until it is sent, a later acknowledgement replaces an earlier one. One that comes while
@@ -235,4 +246,4 @@ class AcquiredPartition:
         had an acknowledgement that was not sent."""
         expired = [o for o, r in self._records.items() if r.locked_until <= now and r.state is not RecordState.SENT]
         unsent = [self._records.pop(offset) for offset in expired]
-        return sum(r.state is RecordState.WAITING and r.acknowledgement is not AckType.GAP for r in unsent)
+        return sum(record.is_unsent for record in unsent)

@@ -56,6 +56,9 @@ BATCH_SIZE = 50
 DEFAULT_LOCK_S = 30.0
 """The duration of locks unless a response says otherwise (group.share.record.lock.duration.ms)."""
 
+EXPIRED = "their locks had expired"
+"""The reason why acknowledgements that come too late do not count."""
+
 
 class ShareSessionState(Enum):
     """States of the session with one broker."""
@@ -252,7 +255,7 @@ class ShareSession:
         late: list[RefusedAcknowledgements] = []
         for key, records in list(self._acquired.items()):
             if count := records.expire(now):
-                late.append(RefusedAcknowledgements(self._partition(key), count, "their locks had expired"))
+                late.append(RefusedAcknowledgements(self._partition(key), count, EXPIRED))
             if not records:
                 del self._acquired[key]
         return late
@@ -451,7 +454,9 @@ class ShareSession:
         # The lock begins at the broker after the request was sent, so that this expires a little before it does.
         rows = decode_acquired(partition, memoryview(data.records or b""), data.acquired_records, self._options)
         records = self._acquired.setdefault(key, AcquiredPartition())
-        records.acquire(data.acquired_records, rows, self._sent_at + self.lock_s, self._acquisitions)
+        late = records.acquire(data.acquired_records, rows, self._sent_at + self.lock_s, self._acquisitions)
+        if late:
+            answer.refused.append(RefusedAcknowledgements(partition, late, EXPIRED))
         answer.acquired.append(Acquisition(partition, key, rows, self._acquisitions))
 
     def _limit_next(self, acquired: Sequence[AcquiredRows]) -> None:
