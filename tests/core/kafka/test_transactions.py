@@ -413,6 +413,14 @@ def test_an_abort_of_what_the_coordinator_has_forgotten_is_over() -> None:
     assert driver.state() is S.READY
 
 
+def test_an_abort_that_is_answered_with_the_order_to_abort_stops_the_producer() -> None:
+    """The coordinator still has the transaction: its records would be committed with those of the next one."""
+    driver = Driver().added()
+    driver.txn.abort()
+    driver.expect(EndTxnRequest, EndTxnResponse(error_code=120))
+    assert driver.state() is S.FATAL and driver.idle()
+
+
 def test_what_fails_while_an_abort_waits_does_not_end_it() -> None:
     driver = Driver().added()
     driver.txn.add_partition(B)

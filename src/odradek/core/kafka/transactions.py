@@ -48,6 +48,7 @@ __all__ = ["Destination", "Outgoing", "TransactionalProducerState", "Transaction
 RETRY_SOON_S = 0.02  # after CONCURRENT_TRANSACTIONS: the marker of the last transaction is still being written
 
 _PASSING = (TransactionReaction.RETRY, TransactionReaction.RETRY_SOON, TransactionReaction.FIND_COORDINATOR)
+_RESOLVED_BY_ABORT: tuple[TransactionReaction, ...] = (TransactionReaction.ABORT, TransactionReaction.NEW_EPOCH)
 _UNDECIDED = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -356,7 +357,7 @@ class Transactions:
         if self._contents.undecidable and code == ErrorCode.INVALID_TXN_STATE:
             self._ended()  # the coordinator never had the transaction
             return
-        reaction = reaction_to(code)
+        reaction = self._reaction(sent, code)
         self.passing = error if reaction in _PASSING else None
         match reaction:
             case TransactionReaction.RETRY:
@@ -367,21 +368,30 @@ class Transactions:
                 if sent.destination is not Destination.ANY:
                     self._coordinators.pop(self._coordinator_key(sent.destination), None)
                 self._in_flight.back_off(now, backoff_s)
-            # While the producer registers (InitProducerId) there is no transaction that could be aborted, and no epoch
-            # that could be raised: then the same codes are final.
-            case TransactionReaction.ABORT | TransactionReaction.NEW_EPOCH if self.state is not _S.INITIALIZING:
+            case TransactionReaction.ABORT | TransactionReaction.NEW_EPOCH:
                 self._refused(sent, error, new_epoch=reaction is TransactionReaction.NEW_EPOCH)
             case TransactionReaction.FENCED:
                 self.fatal(Fenced(f"transactional id {self.transactional_id}", str(error)))
             case _:
                 self.fatal(error)
 
+    def _reaction(self, sent: Outgoing, code: int) -> TransactionReaction:
+        """Return the reaction to an error. An order to abort is final in answer to an abort; and while the producer
+        registers (InitProducerId), when there is nothing to abort, and no epoch to raise."""
+        reaction, final = reaction_to(code), _RESOLVED_BY_ABORT if self.state is _S.INITIALIZING else ()
+        if self._aborts(sent):
+            final = (TransactionReaction.ABORT,)
+        return TransactionReaction.FATAL if reaction in final else reaction
+
     def _refused(self, sent: Outgoing, error: OdradekError, *, new_epoch: bool) -> None:
         if sent.request is self._contents.in_doubt:
             self._contents.in_doubt = None
         self._fail(error, new_epoch=new_epoch)
-        if self.state is _S.ABORTING and isinstance(sent.request, EndTxnRequest):
+        if self._aborts(sent):
             self._ended()  # the coordinator no longer has the transaction
+
+    def _aborts(self, sent: Outgoing) -> bool:
+        return self.state is _S.ABORTING and isinstance(sent.request, EndTxnRequest)
 
     def _fail(self, error: OdradekError, *, new_epoch: bool = False) -> None:
         if new_epoch and not self.has_epoch_bump:
