@@ -368,6 +368,18 @@ def test_a_member_whose_first_heartbeat_is_out_leaves_once_it_is_answered() -> N
     assert driver.state() is S.LEFT
 
 
+def test_a_member_whose_first_heartbeat_was_lost_leaves_because_it_may_have_joined() -> None:
+    """The coordinator would keep partitions for it until its session has timed out."""
+    driver = Driver().coordinated()
+    driver.sent()
+    driver.member.connection_lost(0)
+    driver.member.leave()
+    driver.now = 1
+    driver.coordinated()
+    assert driver.expect(beat(error_code=25)).member_epoch == -1
+    assert driver.state() is S.LEFT
+
+
 def test_a_static_member_waits_until_its_predecessor_is_gone() -> None:
     driver = Driver(instance_id="i").coordinated()
     driver.expect(beat(error_code=111, error_message="still there"))

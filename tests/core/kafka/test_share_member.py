@@ -287,7 +287,25 @@ def test_coordinators_that_always_send_a_leaving_member_on_end_its_attempts() ->
     assert leaves == MAX_REFUSED_LEAVES + 1
 
 
-@pytest.mark.parametrize("step", ["find", "join", "leave", "refused"])
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_member_whose_first_heartbeat_is_lost_leaves_because_it_may_have_joined(leaves: bool) -> None:
+    """The coordinator would keep partitions for it until its session has timed out."""
+    driver = Driver()
+    driver.find()
+    driver.sent()
+    if leaves:
+        driver.member.leave()
+    driver.member.connection_lost(driver.now)
+    if not leaves:
+        driver.member.leave()
+    driver.now = 1
+    driver.find()
+    assert driver.sent().member_epoch == -1
+    driver.answer(beat(error_code=25))
+    assert driver.member.state is S.LEFT
+
+
+@pytest.mark.parametrize("step", ["find", "leave", "refused"])
 def test_a_member_that_cannot_reach_its_coordinator_any_more_has_left(step: str) -> None:
     driver = Driver()
     if step == "leave":
@@ -295,8 +313,6 @@ def test_a_member_that_cannot_reach_its_coordinator_any_more_has_left(step: str)
         driver.member.leave()
         driver.sent()
     else:
-        if step == "join":
-            driver.find()
         driver.sent()
         driver.member.leave()
     if step == "refused":

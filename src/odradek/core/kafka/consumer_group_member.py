@@ -188,7 +188,7 @@ class ConsumerGroupMember(BaseMember[ConsumerGroupState, ConsumerGroupEvent]):
     def leave(self) -> None:
         """Leave the group, after everything was committed. The partitions of a static member stay assigned to it until
         it restarts or its session times out."""
-        joined = self.epoch != JOIN_EPOCH or self._sent
+        joined = self.epoch != JOIN_EPOCH or self._sent or self._may_have_joined
         self._go(_E.LEAVE)
         self._revoking = None
         if self.state is _S.LEAVING and not joined:
@@ -210,6 +210,7 @@ class ConsumerGroupMember(BaseMember[ConsumerGroupState, ConsumerGroupEvent]):
         """Handle the loss of the request in flight. The next heartbeat has every field again."""
         sent = self._in_flight.complete(self)
         self._sent = {}
+        self._may_have_joined |= isinstance(sent, ConsumerGroupHeartbeatRequest)
         if self.state is _S.LEAVING and _tried_to_leave(sent):
             self._go(_E.LEFT)
         elif not self.has_ended:

@@ -54,6 +54,7 @@ class BaseMember(ABC, Generic[S, E]):
         self._heartbeat_at = 0.0
         self._unknown_errors = 0  # in a row
         self._refused_leaves = 0
+        self._may_have_joined = False  # a heartbeat was lost that it joins with, or a later one
 
     @property
     def has_ended(self) -> bool:

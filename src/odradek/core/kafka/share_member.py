@@ -107,14 +107,16 @@ class ShareMember(BaseMember[ShareMemberState, ShareMemberEvent]):
     def leave(self) -> None:
         """Leave the group."""
         self._go(_E.LEAVE)
-        if self.state is _S.LEAVING and self.epoch == JOIN_EPOCH and self._in_flight.is_free:
+        joined = self.epoch != JOIN_EPOCH or self._may_have_joined or not self._in_flight.is_free
+        if self.state is _S.LEAVING and not joined:
             self._go(_E.LEFT)
 
     def connection_lost(self, now: float, backoff_s: float = 0.1) -> None:
         """Handle the loss of the request in flight. The next heartbeat names the topics again."""
         sent = self._in_flight.complete(self)
         self._sends_topics = True
-        if self.state is _S.LEAVING and (_tried_to_leave(sent) or self.epoch == JOIN_EPOCH):
+        self._may_have_joined |= isinstance(sent, ShareGroupHeartbeatRequest)
+        if self.state is _S.LEAVING and _tried_to_leave(sent):
             self._go(_E.LEFT)  # the coordinator removes the member when its session times out
         elif not self.has_ended:
             self._find_coordinator(now, backoff_s)
