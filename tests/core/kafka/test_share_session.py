@@ -374,6 +374,16 @@ def test_closing_sends_the_last_acknowledgements_and_releases_the_rest() -> None
     assert session.next_request(0, fetch=True) is None
 
 
+def test_an_acknowledgement_behind_the_request_that_closes_does_not_count() -> None:
+    session = holding()
+    session.acknowledge((ID, 0), 0, AckType.ACCEPT, 1)
+    session.close()
+    acknowledging(session)
+    assert not session.acknowledge((ID, 0), 1, AckType.ACCEPT, 1)
+    session.acknowledged(acknowledged(ShareAcknowledgePartitionData(partition_index=0)))
+    assert session.state is S.CLOSED
+
+
 def test_a_fetch_in_flight_is_answered_before_the_session_is_closed() -> None:
     session = new_session()
     fetch(session)

@@ -246,8 +246,8 @@ class ShareSession:
 
     def acknowledge(self, key: Key, offset: int, kind: AckType, number: int) -> bool:
         """Acknowledge a record of an acquisition with the next request. Return False if it is not acquired any more, or
-        was acquired again since then, or its acknowledgement was sent."""
-        records = self._acquired.get(key)
+        was acquired again since then, or its acknowledgement was sent, or the last request was."""
+        records = None if self.state is _S.CLOSING else self._acquired.get(key)
         return records is not None and records.acknowledge(offset, kind, number)
 
     def expire(self, now: float) -> list[RefusedAcknowledgements]:
