@@ -8,6 +8,7 @@ import sys
 import time
 from base64 import urlsafe_b64decode
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -108,6 +109,21 @@ async def test_credentials_are_those_of_the_environment_and_a_token_is_kept(cred
     for now[0] in (0.0, 100.0, 719.0, 721.0):
         await source.ensure("b:9098")
     assert made == [0.0, 721.0]
+
+
+async def test_a_token_has_the_credentials_that_are_in_the_file_now(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Tools such as saml2aws write temporary credentials into the file, again and again."""
+    file = tmp_path / "credentials"
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    provider = MskIam("eu-west-1")
+    for key in ("AKIDFIRST", "AKIDSECOND"):
+        file.write_text(f"[default]\naws_access_key_id={key}\naws_secret_access_key={SECRET}\n")
+        token, _ = await provider()
+        assert key in urlsafe_b64decode(token + "==").decode()
 
 
 async def test_a_token_has_only_characters_that_the_mechanism_allows(credentials: None) -> None:

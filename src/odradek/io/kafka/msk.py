@@ -37,7 +37,7 @@ class MskIam:
             from botocore.session import Session
         except ImportError as error:
             raise ConfigError(f"sasl_aws_region needs botocore: pip install odradek[msk] ({error})") from None
-        self._region, self._session = region, Session()
+        self._region, self._new_session = region, Session
 
     def __repr__(self) -> str:
         return f"AWS credentials for MSK in {self._region}"
@@ -52,7 +52,8 @@ class MskIam:
 
         signed_at = time.time()
         try:
-            credentials = self._session.get_credentials()
+            # A session keeps credentials that do not say when they expire, also when they are replaced in their file.
+            credentials = self._new_session().get_credentials()
             if credentials is None:
                 raise TokenError(f"{self!r}: there are none; `aws sts get-caller-identity` says the same")
             return signed_token(self._region, credentials.get_frozen_credentials()), signed_at + LIFETIME_S
