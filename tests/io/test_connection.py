@@ -1250,6 +1250,34 @@ async def test_requests_wait_for_the_end_of_a_pause_that_is_longer_than_their_ti
         assert connection.statistics().connects == 1
 
 
+async def test_a_second_handshake_waits_for_the_end_of_a_pause(net: Net) -> None:
+    """The broker answers neither what is in flight nor the handshake behind it before that."""
+    async with shaking(net) as connection:
+        in_flight = [connection.submit((), None, deadline_s=8, request=Versioned(b"%d" % n)) for n in range(2)]
+        peer = await net.peers.receive()
+        await shake(peer, b"2")
+        assert await read(peer, 4) == b"2021"
+        assert connection.renew_handshake(hello())
+        in_flight[0].add_done_callback(lambda: connection.pause_sending(30))
+        after = connection.submit((), None, deadline_s=8, request=Versioned(b"b"))
+        assert await peer.receive() == b"v?"
+        ends_at = anyio.current_time() + 30
+        await peer.send(b"1")
+        assert await outcome(in_flight[0]) == b"1"
+        while (late := connection._following_deadline()) < ends_at:
+            connection._expire(late)
+        handshake = next(each for each in connection._queue.awaiting if not each.end)
+        assert handshake.deadline >= in_flight[1].deadline + 5 > ends_at + 12
+        await peer.send(b"13")
+        assert await outcome(in_flight[1]) == b"1"
+        assert await read(peer, 2) == b"v!"
+        await peer.send(b"Y")
+        assert await read(peer, 2) == b"3b"
+        await peer.send(b"2")
+        assert await outcome(after) == b"2"
+        assert connection.statistics().connects == 1
+
+
 async def test_a_pause_costs_ten_times_a_time_limit_at_most(net: Net) -> None:
     async with connected(net) as connection:
         await first_exchange(net, connection)

@@ -180,12 +180,15 @@ class Connection:
 
     def pause_sending(self, seconds: float) -> None:
         """Send nothing for so long, as the broker of this connection asked. It ends with the connection. The time
-        limits of requests begin again at the end of the pause."""
+        limits of requests begin again at the end of the pause, also those of a handshake on a live connection."""
+        resume_at = self._clock() + seconds
         if self.state is State.CONNECTED:
             self._move(Event.THROTTLED)
         if self.state is State.THROTTLED:
-            self._resume_at = max(self._resume_at, self._clock() + seconds)
+            self._resume_at = max(self._resume_at, resume_at)
             self.expect_by(self._resume_at)
+        elif self.state is State.HANDSHAKING:
+            self._restart_limits(resume_at)
 
     @property
     def queued_bytes(self) -> int:
@@ -393,8 +396,7 @@ class Connection:
             self._pipeline.note_progress()
         if self.state is State.THROTTLED and now >= self._resume_at:
             self._move(Event.RESUMED)
-            for pending in self._queue.outstanding():
-                pending.restart_limit(now)
+            self._restart_limits(now)
             self._on_resumed()
             if self._pipeline is not None:
                 self._pipeline.resume()
@@ -408,6 +410,13 @@ class Connection:
             if self.observation is not None:
                 self.observation.ended(f"unused for {self.options.max_idle_s:g} s", lost=False)
         self._set_deadline(self._following_deadline())
+
+    def _restart_limits(self, at: float) -> None:
+        """Give all requests their time limits again, from `at` on; one of a handshake is answered after the others."""
+        latest = at
+        for pending in self._queue.outstanding():
+            pending.restart_limit(at if pending.end else latest)
+            latest = max(latest, pending.deadline)
 
     def _following_deadline(self) -> float:
         outstanding = self._queue.outstanding()
