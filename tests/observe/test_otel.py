@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from tests.observe.exporters import write_while_it_reads
 
 import odradek as od
 from odradek.core.observer_calls import ObserverCalls
-from odradek.observe import HeartbeatLate, Observer, RequestFinished, Throttled
+from odradek.observe import BufferLevel, HeartbeatLate, Observer, ReadAheadLevel, RequestFinished, Throttled
 from odradek.observe.otel import MAX_LINKS, MAX_PENDING, OpenTelemetryObserver, processing, trace_headers
 from odradek.testing import MemoryCluster
 
@@ -137,6 +138,23 @@ async def test_levels_of_what_has_ended_are_gone(telemetry: Telemetry) -> None:
             await anext(reader)
             assert all(telemetry.points(f"odradek.{name}") for name in levels)
         assert not any(telemetry.points(f"odradek.{name}") for name in levels)
+
+
+def test_producers_and_readers_that_have_ended_take_no_memory(telemetry: Telemetry) -> None:
+    observer = telemetry.observer()
+
+    def begin_and_end(numbers: Iterable[int]) -> None:
+        for number in numbers:
+            for limit in (1000, 0):
+                observer.buffer_level(BufferLevel(number, limit, limit, 0))
+                observer.read_ahead_level(ReadAheadLevel(number, limit, limit))
+
+    begin_and_end(range(10))
+    tracemalloc.start()
+    begin_and_end(range(10, 1010))
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert held < 10_000
 
 
 async def test_failures_are_errors_of_spans_and_error_types_of_metrics(telemetry: Telemetry) -> None:

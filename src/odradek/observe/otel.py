@@ -76,6 +76,7 @@ class OpenTelemetryObserver(Observer):
         spans: bool = False,
     ) -> None:
         self._tracer = _tracer(tracer_provider) if spans else None
+        self._producers, self._readers = _Numbered("odradek.producer"), _Numbered("odradek.reader")
         meter = metrics.get_meter("odradek", __version__, meter_provider)
 
         def seconds(name: str, text: str) -> metrics.Histogram:
@@ -161,10 +162,11 @@ class OpenTelemetryObserver(Observer):
             self._span(f"send {event.topic}", trace.SpanKind.PRODUCER, event, {**attributes, **more})
 
     def buffer_level(self, event: observe.BufferLevel) -> None:
-        producer = _number("producer", event.producer)
+        producer = self._producers[event.producer]
         if not event.limit:
             for values in (self._buffer, self._waiting):
                 values.pop(producer, None)
+            del self._producers[event.producer]
             return
         self._buffer[producer] = event.bytes
         self._waiting[producer] = event.waiting
@@ -181,9 +183,10 @@ class OpenTelemetryObserver(Observer):
                 self._read_by[event.reader].add(lag)
 
     def read_ahead_level(self, event: observe.ReadAheadLevel) -> None:
-        reader = _number("reader", event.reader)
+        reader = self._readers[event.reader]
         if not event.limit:
             self._read_ahead.pop(reader, None)
+            del self._readers[event.reader]
             for lag in self._read_by.pop(event.reader, ()):
                 self._lag.pop(lag, None)
             return
@@ -266,6 +269,21 @@ class _Attributes(dict[str, Any]):
     __hash__ = object.__hash__  # type: ignore[assignment]  # of its identity, without a Python call
 
 
+class _Numbered(dict[int, _Attributes]):
+    """Attributes of producers or readers by number, until they end: a program may have any number of them.
+
+    Args:
+        of: Name of the attribute.
+    """
+
+    def __init__(self, of: str) -> None:
+        self._of = of
+
+    def __missing__(self, number: int) -> _Attributes:
+        made = self[number] = _Attributes({self._of: number})
+        return made
+
+
 def _attributes(**values: Any) -> _Attributes:
     """Return those that have a value; `__` in a name stands for a dot."""
     named = {name.replace("__", "."): value for name, value in values.items() if value != ""}
@@ -307,11 +325,6 @@ def _mirror(name: str, topic: str = "", partition: str = "") -> _Attributes:
     return _attributes(
         odradek__mirror=name, messaging__destination__name=topic, messaging__destination__partition__id=partition
     )
-
-
-@cache
-def _number(of: str, number: int) -> _Attributes:
-    return _Attributes({f"odradek.{of}": number})
 
 
 def _tracer(provider: trace.TracerProvider | None) -> trace.Tracer:
