@@ -124,13 +124,17 @@ def _trusting(security: Security) -> ssl.SSLContext:
 
 @contextmanager
 def _pem_file(text: str) -> Iterator[str]:
-    """Write a text to a file that this user alone can read: OpenSSL takes a private key from a file only."""
+    """Write a text to a file that this user alone can read: OpenSSL takes a private key from a file only. It is closed,
+    because Windows opens no temporary file a second time."""
     import tempfile  # with shutil, and all that it can unpack
 
-    with tempfile.NamedTemporaryFile("w", prefix="odradek-", suffix=".pem") as file:
-        file.write(text)
-        file.flush()
-        yield file.name
+    try:
+        with tempfile.TemporaryDirectory(prefix="odradek-") as directory:
+            file = Path(directory, "client.pem")
+            file.write_text(text, "utf-8", "replace")
+            yield str(file)
+    except OSError as error:
+        raise ConfigError(f"ssl_certificate_pem: no temporary file, which OpenSSL needs: {_text(error)}") from None
 
 
 def _load_key(context: ssl.SSLContext, certificate: str, key: str | None, password: str | None, option: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 import ssl
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +219,31 @@ def test_certificates_and_key_may_be_texts(files: Path) -> None:
         with pytest.raises(ConfigError, match=why) as caught:
             client_context(wrong)
         assert SECRET not in str(caught.value) and "BEGIN" not in str(caught.value)
+
+
+def test_the_file_that_openssl_reads_a_text_from_is_closed_and_goes(
+    monkeypatch: pytest.MonkeyPatch, files: Path
+) -> None:
+    """Windows opens no temporary file a second time."""
+    loaded: list[Path] = []
+
+    def load(self: ssl.SSLContext, certificate: str, *more: Any) -> None:
+        loaded.append(Path(certificate))
+        assert "BEGIN" in loaded[0].read_text() and loaded[0].parent.stat().st_mode & 0o77 == 0
+        assert loaded[0] not in [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", load)
+    client_context(Security(ssl_certificate_pem=(files / "both.pem").read_text()))
+    assert len(loaded) == 1 and not loaded[0].exists()
+
+
+def test_a_text_without_a_place_for_its_file_is_an_error_that_says_so(
+    monkeypatch: pytest.MonkeyPatch, files: Path
+) -> None:
+    """As where the file system is read-only."""
+    monkeypatch.setattr(tempfile, "tempdir", str(files / "missing"))
+    with pytest.raises(ConfigError, match=r"ssl_certificate_pem: no temporary file.*No such file"):
+        client_context(Security(ssl_certificate_pem=(files / "both.pem").read_text()))
 
 
 @pytest.mark.parametrize(("password", "why"), [(None, "set ssl_password"), ("x" + SECRET, "wrong ssl_password")])
