@@ -1215,6 +1215,29 @@ async def test_a_second_handshake_that_is_refused_costs_the_connection(net: Net)
         assert connection.statistics().losses == 1
 
 
+async def test_a_request_that_is_late_during_a_second_handshake_is_not_the_handshakes_failure(net: Net) -> None:
+    async with no_leak(), shaking(net) as connection:
+        in_flight = connection.submit((), None, deadline_s=8, request=Versioned(b"a"))
+        peer = await net.peers.receive()
+        await shake(peer, b"2")
+        assert await read(peer, 2) == b"2a"
+        failures: list[OdradekError] = []
+
+        def watched() -> Handshake:
+            try:
+                return (yield from hello())
+            except OdradekError as error:
+                failures.append(error)
+                raise
+
+        assert connection.renew_handshake(watched())
+        after = connection.submit((), None, deadline_s=30, request=Versioned(b"b"))
+        connection._expire(in_flight.deadline)
+        assert await outcome(in_flight) == (DeadlineError, True)
+        assert await outcome(after) == (ConnectionLost, False)
+        assert not failures
+
+
 async def test_nothing_is_sent_during_a_pause_and_everything_after_it(net: Net) -> None:
     async with connected(net) as connection:
         connection.pause_sending(60)  # without a connection there is nothing to pause

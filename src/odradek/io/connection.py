@@ -431,6 +431,6 @@ class Connection:
         error_of = deadline_passed(self.address, why, frozenset(late), self.refusal)
         if self._pipeline is None:
             self._fail_outstanding(error_of)
-        # Requests of callers wait in the queue for the end of a handshake; a request of the handshake never does.
-        elif set(late) <= set(self._queue.queued) or not self._pipeline.interrupt_handshake(error_of(late[-1])):
+        # Requests of callers wait for the end of a handshake, or are in flight before one on a live connection.
+        elif all(pending.end for pending in late) or not self._pipeline.interrupt_handshake(error_of(late[-1])):
             self.lose(why, error_of)
