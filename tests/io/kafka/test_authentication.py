@@ -157,6 +157,39 @@ async def test_a_provider_that_fails_does_no_harm_while_the_old_token_is_valid()
         await source.ensure("b:1")
 
 
+async def test_a_provider_that_is_silent_holds_up_no_connection_while_the_old_token_is_valid() -> None:
+    now, silent = 1000.0, anyio.Event()
+
+    async def provide() -> tuple[str, float]:
+        if now > 1000.0:
+            silent.set()
+            await anyio.sleep_forever()
+        return "t1", 1100.0
+
+    source = TokenSource(provide, 3600.0, wall_clock=lambda: now)
+    await source.ensure("b:1")
+    now = 1081.0
+    async with anyio.create_task_group() as group:
+        group.start_soon(source.run)
+        with anyio.fail_after(10):
+            await silent.wait()
+            await source.ensure("b:1")
+        group.cancel_scope.cancel()
+    assert source.token_for("b") == "t1"
+
+
+async def test_a_token_that_was_refused_is_not_shown_again_while_the_provider_fails() -> None:
+    provider = Provider(lifetime=100.0)
+    source = provider.source()
+    await source.ensure("b:1")
+    source.refused()
+    provider.failures = 99
+    with pytest.raises(Unreachable, match="no token: the token provider raised RuntimeError"):
+        await source.ensure("b:1")
+    with pytest.raises(Unreachable):
+        source.token_for("b")
+
+
 async def test_a_provider_that_never_returns_costs_its_time_limit() -> None:
     async def never() -> str:
         await anyio.sleep_forever()

@@ -82,9 +82,9 @@ class TokenSource:
         return self.token
 
     def refused(self) -> None:
-        """Record that a broker has refused the token, which may have been revoked before its expiry: another one is
-        fetched for the next connection. In any thread."""
-        self._refresh_at = min(self._refresh_at, self._clock())
+        """Record that a broker has refused the token, which may have been revoked before its expiry: it is not shown
+        again, and another one is fetched for the next connection. In any thread."""
+        self._expires_at = self._refresh_at = min(self._refresh_at, self._clock())
 
     def accepted(self, lifetime_s: float) -> None:
         """Record for how long (s) a broker has accepted the token: where nothing else says when it expires, it is
@@ -96,7 +96,8 @@ class TokenSource:
             self._fetched.notify()
 
     async def ensure(self, address: str) -> None:
-        """Fetch a token unless the present one is fresh. Cancellation: safe.
+        """Fetch a token unless the present one is fresh, or is valid while `run` fetches another one, which may take
+        long. Cancellation: safe.
 
         Args:
             address: The broker's address, for the error.
@@ -104,15 +105,21 @@ class TokenSource:
         Raises:
             Unreachable: Step `sasl`: the provider failed, and there is no token that is still valid.
         """
+        if self._is_valid() and (self._failure is not None or self._fetching.locked()):
+            return
         async with self._fetching:
             if self._token and self._clock() < self._refresh_at < math.inf:
                 return
             try:
                 await self._fetch()
             except Exception as error:
-                if self._token and self._clock() < self._expires_at < math.inf:
+                if self._is_valid():
                     return
                 raise self._unreachable(address, error) from error
+
+    def _is_valid(self) -> bool:
+        """Return True if there is a token that is known not to have expired."""
+        return bool(self._token) and self._clock() < self._expires_at < math.inf
 
     async def run(self) -> None:
         """Replace each token ahead of its expiry, until cancelled. A failure is logged once, and tried again, with a
