@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import socket
 import ssl
+from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import anyio
 import anyio.to_thread
@@ -244,8 +246,8 @@ def test_the_environment_has_the_proxy_if_the_program_has_none(monkeypatch: pyte
         ("socks5://h:1/path", "must be socks5://"),
         ("h:1080", "must be socks5://"),
         ("socks5://hidden%ff:p@h", "must be socks5://"),
-        ("socks5://hidden@h", "user and password must have 1 to 255 bytes"),
-        ("socks5://u:" + "hidden" * 60 + "@h", "user and password must have 1 to 255 bytes"),
+        ("socks5://hidden@h", "user and password of SOCKS5 must have 1 to 255 bytes"),
+        ("socks5://u:" + "hidden" * 60 + "@h", "user and password of SOCKS5 must have 1 to 255 bytes"),
     ],
 )
 def test_a_url_that_cannot_be_that_of_a_proxy_is_refused(url: str, text: str) -> None:
@@ -253,6 +255,13 @@ def test_a_url_that_cannot_be_that_of_a_proxy_is_refused(url: str, text: str) ->
         od.connect("kafka://b", proxy=url)
     assert "hidden" not in str(caught.value)
     assert "hidden" not in repr(Proxy("socks5", "h", 1, "u", "hidden"))
+
+
+@pytest.mark.parametrize(("user", "password"), [("token", ""), ("u", "of a token" * 100)])
+def test_a_login_of_http_may_be_a_token(user: str, password: str) -> None:
+    proxy = parse_proxy("proxy", f"http://{user}:{quote(password)}@h:3128")
+    login = b64encode(f"{user}:{password}".encode())
+    assert b"Proxy-Authorization: Basic " + login + b"\r\n" in next(proxy.exchange("b", 9092)).send
 
 
 def test_a_proxy_is_a_text() -> None:

@@ -86,9 +86,9 @@ def parse_proxy(name: str, url: object) -> Proxy:
             f"{name}: must be socks5://[user:password@]host[:1080] or http://[user:password@]host:port; special "
             "characters in user and password are percent-encoded"
         )
-    login = (proxy.user, proxy.password) if proxy.user is not None else ()
+    login = (proxy.user, proxy.password) if proxy.user is not None and proxy.scheme != "http" else ()
     if not all(0 < len(text.encode()) <= MAX_LOGIN_BYTES for text in login):
-        raise ConfigError(f"{name}: user and password must have 1 to {MAX_LOGIN_BYTES} bytes each")
+        raise ConfigError(f"{name}: user and password of SOCKS5 must have 1 to {MAX_LOGIN_BYTES} bytes each")
     return proxy
 
 

@@ -78,7 +78,7 @@ _REPLIES = {
 
 
 MAX_LOGIN_BYTES = 255
-"""Maximum of a user and of a password."""
+"""Maximum of a user and of a password of SOCKS5."""
 
 
 def socks5(host: str, port: int, user: str | None = None, password: str = "") -> Exchange:
