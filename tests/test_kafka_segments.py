@@ -320,6 +320,23 @@ def test_the_index_of_aborted_transactions_is_compared(tmp_path: Path) -> None:
     assert offsets(opened(directory), read_committed=True) == [0, 1, 4, 6, 9]
 
 
+def without_records(data: bytes) -> bytes:
+    """A batch as compaction leaves it for the sequence number of its producer."""
+    return with_crc(data[:8] + (49).to_bytes(4, "big") + data[12:57] + bytes(4))
+
+
+@pytest.mark.parametrize("left", [[], [2]], ids=["nothing", "an empty batch"])
+@pytest.mark.parametrize("listed", [True, False])
+def test_an_abort_whose_records_are_gone_is_in_its_index_or_not(tmp_path: Path, left: list[int], listed: bool) -> None:
+    emptied = b"".join(without_records(batch([n], producer=ABORTED, is_transactional=True)) for n in left)
+    directory = write_log(tmp_path / "t-0", {2: emptied + marker(3, 12, commit=False) + batch([4])})
+    entries = struct.pack(">hqqqq", 0, 12, 0, 3, 0) if listed else b""
+    (directory / f"{2:020}.txnindex").write_bytes(entries)
+    log = opened(directory)
+    assert log.verify().faults == ()
+    assert (offsets(log, read_committed=True), log.last_stable_offset) == ([4], 5)
+
+
 def test_markers_behind_the_high_watermark_do_not_count(tmp_path: Path) -> None:
     write_log(tmp_path / "t-0", TRANSACTIONS)
     (tmp_path / "replication-offset-checkpoint").write_text("0\n1\nt 0 8\n")

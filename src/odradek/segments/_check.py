@@ -102,14 +102,16 @@ class KafkaCheck:
             yield Fault(segment.path, Position(error.position), error.reason)
 
     def _unknown_aborts(self, segment: KafkaSegment, before: int) -> Iterator[Fault]:
-        """Compare the segment's index of aborted transactions with the log."""
+        """Compare the segment's index of aborted transactions with the log. Of those that have no records in the log,
+        because they never had one, or compaction or retention has removed them, the index may have an entry or not."""
         path = segment.index(".txnindex")
         listed = read_aborted(path)
         if listed is None:
             yield Fault(path, segment.start, f"not an index of aborted transactions of version 0; {_REBUILT}")
             return
-        logged = {(one.producer_id, one.last_offset) for one in self._scan.aborted[before:]}
-        wrong = {(one.producer_id, one.last_offset) for one in listed} ^ logged
+        logged = {(one.producer_id, one.last_offset): one.first_offset for one in self._scan.aborted[before:]}
+        indexed = {(one.producer_id, one.last_offset) for one in listed}
+        wrong = indexed - logged.keys() | {one for one, first in logged.items() if first >= 0 and one not in indexed}
         if wrong:
             producer, offset = min(wrong, key=lambda one: one[1])
             where = "the log" if (producer, offset) in logged else "this index"

@@ -43,7 +43,8 @@ class TransactionScan:
         self._unstable: list[int] = []  # first offsets of those whose marker does not count yet
         self._states: dict[int, StoredProducerState] = {}
         self.aborted: list[AbortedTransactionEntry] = []
-        """The transactions that were aborted, in the order of their markers."""
+        """The transactions that were aborted, in the order of their markers: with the first offset -1 if the log has no
+        records of them (any more)."""
 
     @property
     def states(self) -> list[StoredProducerState]:
@@ -62,7 +63,7 @@ class TransactionScan:
             return
         if entry.is_control:
             self._add_marker(entry, marker_of(file, entry))
-        elif entry.is_transactional:
+        elif entry.is_transactional and entry.record_count:  # compaction keeps empty batches for their sequence numbers
             self._first.setdefault(entry.producer_id, entry.base_offset)
         self._add_state(entry)
 
@@ -86,8 +87,10 @@ class TransactionScan:
         markers = self._markers.setdefault(entry.producer_id, _Markers(array("q"), bytearray()))
         markers.offsets.append(entry.base_offset)
         markers.commits.append(kind == COMMIT_MARKER)
-        if kind == ABORT_MARKER and first is not None:
-            self.aborted.append(AbortedTransactionEntry(entry.producer_id, first, entry.base_offset))
+        if kind == ABORT_MARKER:
+            self.aborted.append(
+                AbortedTransactionEntry(entry.producer_id, -1 if first is None else first, entry.base_offset)
+            )
 
     def _add_state(self, entry: StoredEntry) -> None:
         before = self._states.get(entry.producer_id)
