@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from google.protobuf import descriptor_pb2
@@ -14,7 +13,7 @@ from odradek import arguments
 from odradek.registry.framing import message_prefixes
 from odradek.registry.schemas import Dependency, RegisteredSchema
 
-__all__ = ["ProtobufFormat"]
+__all__ = ["ProtobufFormat", "prefixes_in"]
 
 BUILT_IN = ("google/protobuf/", "google/type/", "confluent/")
 """Files that every registry has."""
@@ -27,6 +26,15 @@ def _text(file: Any) -> str:
 def _dependencies(file: Any) -> tuple[Dependency, ...]:
     own = (each for each in file.dependencies if not each.name.startswith(BUILT_IN))
     return tuple(Dependency(each.name, _text(each), _dependencies(each)) for each in own)
+
+
+def prefixes_in(text: str, name: str) -> tuple[bytes, ...]:
+    """Return what payloads of a message type begin with under a registered schema; empty if that is the source instead
+    of a descriptor, or has no type of this name."""
+    try:
+        return message_prefixes(descriptor_pb2.FileDescriptorProto.FromString(b64decode(text, validate=True)), name)
+    except (DecodeError, ValueError):
+        return ()
 
 
 class ProtobufFormat:
@@ -45,12 +53,7 @@ class ProtobufFormat:
     def prefixes(self, schema: RegisteredSchema) -> tuple[bytes, ...]:
         """Return what payloads begin with (see `Format`): by the own file, where the schema is no descriptor, or has no
         type of this name."""
-        for text in (schema.text, self.schema):
-            with suppress(DecodeError, ValueError):  # it is the source
-                file: Any = descriptor_pb2.FileDescriptorProto.FromString(b64decode(text, validate=True))
-                if made := message_prefixes(file, self.name):
-                    return made
-        raise AssertionError("the file of a message has it")
+        return prefixes_in(schema.text, self.name) or prefixes_in(self.schema, self.name)
 
     def encoder(self, schema: RegisteredSchema) -> Callable[[Any], bytes]:
         return self._encode

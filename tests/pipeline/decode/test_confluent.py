@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry.error import SchemaRegistryError as AnswerError
+from google.protobuf import descriptor_pb2
 
 from odradek.errors import ConfigError
 from odradek.pipeline.decode import Decoder, Decoding, parse_ddl
@@ -30,7 +32,7 @@ from odradek.pipeline.decode.confluent import (
 from odradek.pipeline.errors import SchemaRegistryError
 
 from .records import batch, outcomes
-from .test_protobuf import DESCRIPTORS, EMPTY, ORDER
+from .test_protobuf import DESCRIPTORS, EMPTY, FILES, ORDER
 
 
 def record_of(name: str = "R", **types: Any) -> str:
@@ -50,8 +52,11 @@ class MemoryRegistry:
         self.schemas, self.subjects = schemas, subjects or {}
         self.asked: Counter[Any] = Counter()
         self.fails: Exception | None = None
+        self.refuses_forms: int | None = None
 
-    def get_schema(self, schema_id: int) -> Any:
+    def get_schema(self, schema_id: int, *, fmt: str | None = None) -> Any:
+        if fmt is not None and self.refuses_forms is not None:
+            raise AnswerError(self.refuses_forms, -1, f"unknown format {fmt}")
         return self._answer(self.schemas, schema_id)
 
     def get_version(self, subject_name: str, version: Any) -> Any:
@@ -262,6 +267,33 @@ def test_protobuf_payloads_begin_with_the_index_of_their_message() -> None:
     got = outcomes(decoder(client, descriptors=DESCRIPTORS, message="shop.Order"), values)
     assert got[:2] == [{**EMPTY, "a_int32": 7}] * 2
     assert got[2:] == [("schema", None, None, 5), ("schema", None, None, 5), ("syntax", None, None, None)]
+
+
+def test_protobuf_messages_are_known_by_their_name_in_the_file_of_the_writer() -> None:
+    (own,) = (file for file in FILES if any(each.name == "Order" for each in file.message_type))
+    newer = descriptor_pb2.FileDescriptorProto(name=own.name, package=own.package)
+    newer.message_type.add(name="New")
+    newer.message_type.extend(own.message_type)
+    texts = [b64encode(file.SerializeToString()).decode() for file in (own, newer)]
+    client = MemoryRegistry({n: schema_of(text, "PROTOBUF") for n, text in enumerate(texts, 1)})
+    value = ORDER(a_int32=7).SerializeToString()
+    position = next(n for n, each in enumerate(newer.message_type) if each.name == "Order")
+    values = [framed(1, b"\0" + value), framed(2, bytes([2, 2 * position]) + value), framed(2, b"\0" + value)]
+    got = outcomes(decoder(client, descriptors=DESCRIPTORS, message="shop.Order"), values)
+    assert got == [{**EMPTY, "a_int32": 7}, {**EMPTY, "a_int32": 7}, ("schema", None, None, 5)]
+
+
+@pytest.mark.parametrize("status", [422, 503])
+def test_a_registry_without_descriptors_leaves_the_file_of_the_table(status: int) -> None:
+    client = MemoryRegistry({1: schema_of('syntax = "proto3";', "PROTOBUF")})
+    client.refuses_forms = status
+    made = decoder(client, descriptors=DESCRIPTORS, message="shop.Order")
+    values = [framed(1, b"\0" + ORDER(a_int32=7).SerializeToString())]
+    if status == 503:
+        with pytest.raises(SchemaRegistryError, match="unknown format serialized"):
+            outcomes(made, values)
+    else:
+        assert outcomes(made, values) == [{**EMPTY, "a_int32": 7}]
 
 
 def test_a_payload_needs_fields_of_some_kind() -> None:

@@ -1,7 +1,8 @@
 """Records in Confluent's wire format: a zero byte, the id of a schema (4 bytes, big-endian), and the payload.
 
 The schemas come from a registry. Avro is read with the writer's schema and resolved to the reader's, which is that of
-the table; JSON and protobuf are decoded by their own decoders, so the registry only says whether the id is theirs.
+the table; JSON and protobuf are decoded by their own decoders, so the registry only says whether the id is theirs, and
+for protobuf where in its writer's file the message type is.
 
 Each schema is asked for once. An id that the registry does not know is an answer; no answer, or a refusal, is an error
 that stops the batch: the records may be good.
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -70,7 +71,7 @@ class ConfluentDecoder(ValueDecoder):
             return DeadLetter(DeadReason.FRAMING, str(error), position=0)
 
     def _ask_registry(self, number: int) -> ValueDecoder | DeadLetter:
-        schema = self._registry.schema(number)
+        schema = self._registry.schema(number, serialized=self._kind == "PROTOBUF")
         why = f"the schema registry has no schema {number}; it was deleted, or the value is damaged"
         if schema is not None:
             try:
@@ -83,6 +84,10 @@ class ConfluentDecoder(ValueDecoder):
         """Return a decoder of payloads of a schema. Raises ConfigError if it cannot have these columns."""
         if registered.kind != self._kind:
             raise ConfigError(f"it is of type {registered.kind}, and the table's fields are of type {self._kind}")
+        if self._kind == "PROTOBUF":
+            from odradek.pipeline.decode.protobuf import ProtobufDecoder
+
+            return cast(ProtobufDecoder, self._payloads).of_writer(registered.text)
         if not isinstance(self._payloads, AvroDecoder):
             return self._payloads  # any schema of its kind
         writer, reader = parse_avro(registered.text, registered.references, lenient=True), self._payloads.writer
@@ -117,6 +122,8 @@ def _meaning(node: AvroNode) -> str:
 
 # ---- the registry --------------------------------------------------------------------------------------------
 
+NO_SUCH_FORM = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
+
 TIMEOUT_S = 10  # for one request: by default the client would wait forever
 
 
@@ -126,9 +133,20 @@ class Registry:
     def __init__(self, client: Any, url: str) -> None:
         self._client, self._url = client, url
 
-    def schema(self, number: int) -> RegisteredSchema | None:
-        """Return the schema with an id, or None if the registry has none. Raises SchemaRegistryError."""
-        schema = self._ask(self._client.get_schema, number)
+    def schema(self, number: int, *, serialized: bool = False) -> RegisteredSchema | None:
+        """Return the schema with an id, or None if the registry has none. Raises SchemaRegistryError.
+
+        Args:
+            number: The id.
+            serialized: The texts of Protobuf are descriptors in Base64, instead of the source, where the registry makes
+                them.
+        """
+        try:
+            schema = self._ask(self._client.get_schema, number, **({"fmt": "serialized"} if serialized else {}))
+        except SchemaRegistryError as error:
+            if not serialized or getattr(error.__cause__, "http_status_code", None) not in NO_SUCH_FORM:
+                raise
+            return self.schema(number)
         return None if schema is None else self._complete(schema)
 
     def newest(self, topics: Iterable[str]) -> RegisteredSchema:
@@ -165,9 +183,9 @@ class Registry:
             raise SchemaRegistryError(self._url, why)
         return _plain(version.schema)
 
-    def _ask(self, call: Any, *arguments: Any) -> Any:
+    def _ask(self, call: Any, *arguments: Any, **more: Any) -> Any:
         try:
-            return call(*arguments)
+            return call(*arguments, **more)
         except Exception as error:
             # Without a status, it is an error of the HTTP client, which the library does not hide.
             status, code = (getattr(error, name, None) for name in ("http_status_code", "error_code"))

@@ -10,6 +10,7 @@ oneof, messages) are null if they are not set; all others have their default the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import copy
 from functools import partial
 from operator import attrgetter
 from typing import Any, TypeAlias
@@ -25,6 +26,7 @@ from odradek.pipeline.decode.columns import Record, ValueDecoder
 from odradek.pipeline.decode.dead import Convert, DeadReason, UndecodableError, list_of, map_of, struct_of
 from odradek.pipeline.decode.fields import MICROSECONDS, TIME, type_name
 from odradek.registry.framing import message_prefixes
+from odradek.registry.protobuf import prefixes_in
 
 __all__ = ["ProtobufDecoder"]
 
@@ -47,7 +49,7 @@ class ProtobufDecoder(ValueDecoder):
 
     `fields` are the fields to take, and their types, where these are others: a Timestamp may be
     `struct<seconds: bigint, nanos: int>`, which has its nanoseconds. Payloads of Confluent's format are `indexed`: they
-    begin with the position of the message type in its file.
+    begin with the position of the message type in the file of their writer (`of_writer`), or else in this one.
 
     Raises:
         ConfigError: The bytes are no descriptor file, the file does not have the message, or one of the
@@ -63,6 +65,16 @@ class ProtobufDecoder(ValueDecoder):
         self.parse: Any = message_factory.GetMessageClass(self._descriptor).FromString
         file: Any = descriptor_pb2.FileDescriptorProto.FromString(self._descriptor.file.serialized_pb)
         self._prefixes = message_prefixes(file, self._descriptor.full_name) if indexed else ()
+
+    def of_writer(self, text: str) -> ProtobufDecoder:
+        """Return the decoder of payloads under a registered schema, whose file may have further message types, in
+        another order."""
+        prefixes = prefixes_in(text, self._descriptor.full_name)
+        if prefixes in ((), self._prefixes):
+            return self
+        made = copy(self)
+        made._prefixes = prefixes
+        return made
 
     def _read(self, value: bytes) -> Record:
         if self._prefixes:
