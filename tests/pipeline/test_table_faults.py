@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ import pytest
 from click.testing import CliRunner
 
 from odradek.cli.pipeline.accept import accept
+from odradek.pipeline.errors import TableUnreadable
 from odradek.pipeline.layout import Storage
+from odradek.pipeline.status import status
 from odradek.pipeline.task import TaskJob, TaskOutput
 
 from .test_flow import numbers
@@ -231,3 +235,37 @@ def test_a_deleted_table_is_refused_and_after_accept_made_again(work: Workspace,
     assert CliRunner().invoke(accept, [str(tmp_path / "pipeline.toml")]).exit_code == 0
     assert not work.run().failed
     assert values(work) == numbers(0, 100)
+
+
+def newest_file(work: Workspace, pattern: str) -> Path:
+    return max(work.root.rglob(pattern), key=lambda path: path.stat().st_mtime_ns)
+
+
+@pytest.mark.parametrize(
+    ("kind", "pattern", "content", "why"),
+    [
+        ("delta", "_delta_log/*.json", b'{"add', "Truncated record"),
+        ("iceberg", "metadata/*.metadata.json", b'{"format-version": 2', "TableMetadata"),
+        ("iceberg", "metadata/*.metadata.json", b'{"format-version": 2}', "TableMetadata"),
+        ("iceberg", "iceberg.db", b"junk" * 1000, "file is not a database"),
+    ],
+)
+def test_a_table_whose_log_or_catalog_is_damaged_is_named(
+    work: Workspace, pattern: str, content: bytes, why: str
+) -> None:
+    newest_file(work, pattern).write_bytes(content)
+    work.append(numbers(100, 1))
+    error = work.error()
+    assert "tables/orders" in error and why in error and "restore what is damaged" in error
+    with pytest.raises(TableUnreadable, match="tables/orders"):
+        status(work.pipeline, "orders")
+
+
+@pytest.mark.parametrize("kind", ["iceberg"])
+def test_a_catalog_that_another_program_holds_is_named(work: Workspace) -> None:
+    work.append(numbers(100, 1))
+    with closing(sqlite3.connect(newest_file(work, "iceberg.db"))) as other:
+        other.execute("begin exclusive")
+        assert "database is locked" in (error := work.error()) and "tables/orders" in error
+    assert not work.run().failed
+    assert len(work.values()) == 101

@@ -62,7 +62,7 @@ class DeltaTable(Table):
 
     def refresh(self) -> bool:
         self._loaded = None
-        with storage_errors(self.where), suppress(TableNotFoundError):  # `is_deltatable` would list the whole log first
+        with storage_errors(self.where, DeltaError), suppress(TableNotFoundError):  # `is_deltatable` lists all files
             self._loaded = deltalake.DeltaTable(self.where, storage_options=self._store)
         return self.exists
 

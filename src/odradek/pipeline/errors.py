@@ -18,6 +18,7 @@ __all__ = [
     "TableMismatch",
     "TableMissing",
     "TableReplaced",
+    "TableUnreadable",
     "TooManyDeadLetters",
 ]
 
@@ -85,6 +86,19 @@ class StorageError(PipelineError):
     def __init__(self, where: str, why: object) -> None:
         text = _COLORS.sub("", str(why)).replace("\u21b3", ": ")  # delta-rs draws a tree of causes
         super().__init__(where, " ".join(text.split()).replace(" : ", ": "))
+
+
+class TableUnreadable(StorageError):
+    """The log, the metadata or the catalog of a table cannot be read: it is damaged, locked or does not answer. Has the
+    table, and the error of the library that reads it."""
+
+    hint = (
+        "see that nothing holds or has cut off its log, its metadata or its catalog, and restore what is damaged from "
+        "a copy; the next run continues after the newest batch in the table"
+    )
+
+    def __init__(self, where: str, why: object) -> None:  # without a stack of Rust, the statement of SQL, and so on
+        super().__init__(where, str(why).partition("\n")[0] or type(why).__name__)
 
 
 class TooManyDeadLetters(PipelineError):

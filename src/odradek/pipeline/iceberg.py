@@ -40,6 +40,7 @@ try:
     from pyiceberg.transforms import parse_transform
     from pyiceberg.typedef import Record
     from pyiceberg.utils.bin_packing import ListPacker
+    from sqlalchemy.exc import SQLAlchemyError
 except ImportError:  # pragma: no cover
     raise ConfigError("pyiceberg is not installed: pip install 'odradek[iceberg]'") from None
 
@@ -125,16 +126,16 @@ class IcebergTable(Table):
         name = properties.pop("name", CATALOG)
         try:
             return load_catalog(name, **properties)
-        except Exception as error:
-            if not type(error).__module__.startswith("sqlalchemy."):
-                raise
+        except SQLAlchemyError:
             return load_catalog(name, **properties)  # another process may have just created the tables of the catalog
 
     def refresh(self) -> bool:
         self._loaded, self._stale = None, ""
         try:
-            with storage_errors(self.where):
-                loaded = self._catalog.load_table(self.options.name)
+            with storage_errors(self.where, SQLAlchemyError):
+                catalog = self._catalog
+            with storage_errors(self.where, SQLAlchemyError, exceptions.ValidationError, ValueError):
+                loaded = catalog.load_table(self.options.name)
         except exceptions.NoSuchTableError:
             return False
         except FileNotFoundError:

@@ -22,7 +22,7 @@ import pyarrow.compute
 import pyarrow.fs
 
 from odradek.errors import ConfigError
-from odradek.pipeline.errors import StorageError
+from odradek.pipeline.errors import StorageError, TableUnreadable
 from odradek.types import KiB
 
 __all__ = [
@@ -68,14 +68,17 @@ def resolve_location(text: str, kind: str, folder: Path) -> str:
 
 
 @contextmanager
-def storage_errors(where: str) -> Iterator[None]:
-    """Raise StorageError for an OSError of the block, except for a file that does not exist."""
+def storage_errors(where: str, *unreadable: type[Exception]) -> Iterator[None]:
+    """Raise StorageError for an OSError of the block, except for a file that does not exist, and TableUnreadable for
+    further errors that say that a table cannot be read."""
     try:
         yield
     except FileNotFoundError:
         raise
     except OSError as error:
         raise StorageError(where, error) from error
+    except unreadable as error:
+        raise TableUnreadable(where, error) from error
 
 
 @dataclass(frozen=True)
