@@ -237,6 +237,23 @@ def test_a_deleted_table_is_refused_and_after_accept_made_again(work: Workspace,
     assert values(work) == numbers(0, 100)
 
 
+@pytest.mark.parametrize("kind", ["delta"])
+def test_a_report_that_cannot_be_written_hides_no_result(work: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    reports = Path(work.pipeline.run.state) / "reports"
+    shutil.rmtree(reports)
+    reports.touch()
+    work.append(numbers(100, 50))
+    with monkeypatch.context() as patched:
+        patched.setattr(Storage, "create", full_disk)
+        failed = work.run()
+    assert "No space left" in failed.flows[0].error
+    done = work.run()
+    assert (done.failed, done.flows[0].rows, done.report) == (False, 50, "")
+    for summary in (failed, done):
+        (warning,) = summary.warnings
+        assert warning.startswith("the report cannot be written: ") and str(reports) in warning
+
+
 def newest_file(work: Workspace, pattern: str) -> Path:
     return max(work.root.rglob(pattern), key=lambda path: path.stat().st_mtime_ns)
 

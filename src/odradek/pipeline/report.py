@@ -96,7 +96,7 @@ class RunSummary:
     ended: float
     flows: Sequence[FlowSummary] = ()  # in the order of the file
     report: str = ""  # path of its report; "" if nothing has happened
-    warnings: Sequence[str] = ()  # what could not be published for monitoring
+    warnings: Sequence[str] = ()  # the report, or what monitoring is to have, could not be written
 
     @property
     def failed(self) -> bool:

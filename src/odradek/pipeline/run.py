@@ -207,7 +207,6 @@ def execute(
 
     Raises:
         ConfigError: Spark cannot be started.
-        OSError: The report cannot be written.
     """
     started, minutes, follow = time.time(), pipeline.run.max_minutes, every_s is not None
     identity = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(started))}-{os.urandom(3).hex()}"
@@ -238,9 +237,13 @@ def execute(
     for loop in loops:
         loop.update(loop.refresh_lag())
     summary.ended = time.time()
+    warnings = []
     if summary.failed or any(loop.result.batches for loop in loops):
-        summary.report = str(write_report(summary, pipeline.run.state))
-    summary.warnings = tuple(monitor.publish(summary))
+        try:
+            summary.report = str(write_report(summary, pipeline.run.state))
+        except OSError as error:  # such as a full disk, for which flows may have failed, too
+            warnings.append(f"the report cannot be written: {error}")
+    summary.warnings = (*warnings, *monitor.publish(summary))
     return summary
 
 
