@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.spark.made import batch_reader, read_all, rows_of, write_log
 
-from odradek.errors import Closed, ConfigError, CorruptMessage, DeadlineError, OdradekError
+from odradek.errors import BrokerError, Closed, ConfigError, CorruptMessage, DeadlineError, OdradekError
 from odradek.ranges import process
 from odradek.ranges import reader as range_reader
 from odradek.ranges.planning import DataLoss, Range, TaskPlan, topic_ids
@@ -170,3 +170,48 @@ async def test_a_partition_that_a_topic_made_again_does_not_have_is_lost_at_once
                     await reader.take()
             else:
                 assert await reader.take() == []
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("strict", [True, False])
+async def test_a_topic_that_is_deleted_while_it_is_read_is_lost_once_brokers_keep_saying_so(
+    strict: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, partition = MemoryCluster({"orders": 1}), TopicPartition("orders", 0)
+    where = ClusterConnection("kafka://memory")
+    request = ReadRequest(where, Topics(("orders",)), EARLIEST, fail_on_data_loss=strict, poll_deadline_s=0.1)
+    async with cluster.connect() as k:
+        cluster.append("orders", [b"0", b"1"])
+        task = TaskPlan((Range(partition, 0, 4),), {})
+        async with range_reader.RangeReader(k.driver, task, request) as reader:
+            (rows,) = await reader.take()
+            assert isinstance(rows, range_reader.ColumnsChunk) and len(rows.rows) == 2
+            cluster.delete_topic("orders")
+            if strict:
+                with pytest.raises(DeadlineError, match="no registered broker has it"):
+                    await reader.take()
+        monkeypatch.setattr(range_reader, "SHOWN_WITHIN_S", 0.0)
+        async with range_reader.RangeReader(k.driver, task, request) as reader:
+            if strict:
+                with pytest.raises(DataLoss, match=r"no broker has this partition: wanted \[0, 4\)"):
+                    await reader.take()
+            else:
+                assert await reader.take() == []
+
+
+@pytest.mark.anyio
+async def test_a_topic_that_no_broker_describes_is_not_taken_for_a_deleted_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, partition = MemoryCluster({"orders": 1}), TopicPartition("orders", 0)
+    where = ClusterConnection("kafka://memory")
+    request = ReadRequest(where, Topics(("orders",)), EARLIEST, poll_deadline_s=0.1)
+    monkeypatch.setattr(range_reader, "SHOWN_WITHIN_S", 0.0)
+    async with cluster.connect() as k:
+        cluster.delete_topic("orders")  # as in a process that has not looked it up yet
+
+        async def fail(*_: object) -> None:
+            raise BrokerError(-1, "UNKNOWN_SERVER_ERROR", "Metadata", retriable=True)
+
+        monkeypatch.setattr(k.driver.metadata, "refresh", fail)
+        async with range_reader.RangeReader(k.driver, TaskPlan((Range(partition, 0, 2),), {}), request) as reader:
+            with pytest.raises(DeadlineError, match="no registered broker has it"):
+                await reader.take()

@@ -33,6 +33,7 @@ from odradek.errors import (
     TopicRecreated,
 )
 from odradek.io.notifier import Notifier
+from odradek.ranges.catalog import SHOWN_WITHIN_S
 from odradek.ranges.planning import BoundaryMismatch, Loss, PositionGap, Range, TaskPlan, clip_to_logs
 from odradek.ranges.process import connected
 from odradek.ranges.request import ClusterConnection, ReadRequest, log_skipped
@@ -163,6 +164,7 @@ class _RangeTask:
         self._replica: int | None = None  # that the leader names instead of itself
         self._decoder: LogDecoder | None = None
         self._entries = EntrySizes()
+        self._missing_since: float | None = None  # when brokers began to say that there is no such partition
         self._attempts = 0
         self._progress_at = anyio.current_time()
 
@@ -186,8 +188,11 @@ class _RangeTask:
         if self._is_recreated():  # maybe with fewer partitions
             return await self._on_recreated()
         if broker is None:
+            if self._is_deleted:
+                return self._lose_rest(Loss.GONE)
             await self._wait("", OdradekError("no registered broker has it"))
             return True
+        self._missing_since = None
         api = self._reader.driver.broker(broker, purpose="fetch")
         if self._decoder is None:
             position = Position(self._start)
@@ -269,12 +274,19 @@ class _RangeTask:
                 raise
             await self._wait("", error)
             return True
-        return True if not self._is_recreated() else self._lose_rest()
+        return True if not self._is_recreated() else self._lose_rest(Loss.RECREATED)
 
-    def _lose_rest(self) -> bool:
-        """Lose the rest of the range, because the topic was made again. Return False: there is no more."""
+    @property
+    def _is_deleted(self) -> bool:
+        """True if brokers have said for a while that the partition does not exist, as when a query is planned. In 0.7 a
+        broker that is away takes its logs with it."""
+        since = self._missing_since
+        return since is not None and anyio.current_time() - since >= SHOWN_WITHIN_S
+
+    def _lose_rest(self, loss: Loss) -> bool:
+        """Lose the rest of the range with its topic. Return False: there is no more."""
         at, end = self._start if self._decoder is None else self._decoder.position, self._part.end
-        self._request.check_loss([PositionGap(self._part.partition, Loss.RECREATED, at, end, -1, -1, end)])
+        self._request.check_loss([PositionGap(self._part.partition, loss, at, end, -1, -1, end)])
         self._complete(at)
         return False
 
@@ -304,13 +316,19 @@ class _RangeTask:
         process."""
         if self._reader.driver.logs.names_brokers:
             return
-        metadata = self._reader.driver.metadata
+        metadata, partition = self._reader.driver.metadata, self._part.partition
         try:
-            await metadata.table_for_topic(self._part.partition.topic)
-            await metadata.refresh()
+            await metadata.table_for_topic(partition.topic)
+            table = await metadata.refresh()
         except OdradekError as error:
             if not error.retriable:
                 raise
+            self._missing_since = None
+            return
+        if partition in table.partitions(partition.topic):
+            self._missing_since = None
+        elif self._missing_since is None:
+            self._missing_since = anyio.current_time()
 
     @property
     def _where(self) -> str:
@@ -322,7 +340,7 @@ class _RangeTask:
         them yet. Return what `_step` returns."""
         decoder, error = fetch.decoder, fetch.error
         if isinstance(error, TopicRecreated):  # noticed where brokers have ids, and fetches name topics (2.8 to 3.0)
-            return self._lose_rest()
+            return self._lose_rest(Loss.RECREATED)
         trouble = error or OdradekError("it sends nothing of what the log has")
         if not self._exact and (error is None or error.retriable or error.refresh_metadata):
             self._replica = fetch.preferred_replica  # or read again who leads the partition
