@@ -377,6 +377,18 @@ def test_a_commit_is_summed_up_in_the_log_and_in_the_report(tmp_path: Path, capl
     assert caplog.records[-1].levelname == "INFO"
 
 
+@pytest.mark.parametrize("outcome", ["committed", "aborted"])
+def test_a_report_that_cannot_be_written_does_not_fail_what_was_written(
+    outcome: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "file" / "report"):
+        assert report(outcome, [message(5)], str(path))["rows"] == 6
+        (said,) = (text for text in caplog.messages if text.startswith("the report cannot be written: "))
+        assert str(tmp_path) in said
+        caplog.clear()
+
+
 def test_a_batch_that_is_written_again_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "report"
     for batch, run in ((0, "r"), (1, "r"), (1, "s"), (2, "s")):

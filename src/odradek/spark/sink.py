@@ -300,8 +300,14 @@ def report(outcome: str, messages: Sequence[WriterCommitMessage | None], path: s
         "bytes": sum(task.bytes for task in tasks),
         "topics": topics,
     }
+    if not log.hasHandlers():  # nothing sets up logging in Spark's process; the driver shows its standard error
+        logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+        log.setLevel(logging.INFO)
     if path:
-        _append(Path(path), line)
+        try:
+            _append(Path(path), line)
+        except OSError as error:  # the rows are written: a query that fails for this would write them again
+            log.warning("the report cannot be written: %s", error)
     _log(line)
     return line
 
@@ -324,9 +330,6 @@ def _append(path: Path, line: dict[str, Any]) -> None:
 
 
 def _log(line: Mapping[str, Any]) -> None:
-    if not log.hasHandlers():  # nothing sets up logging in Spark's process; the driver shows its standard error
-        logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
-        log.setLevel(logging.INFO)
     query = f"query {line['query']} batch {line['batch']}: " if "query" in line else ""
     partitions = sum(map(len, line["topics"].values()))
     text = f"{query}{line['outcome']} {line['rows']} rows, {line['bytes']} bytes, {partitions} partitions of topics"
