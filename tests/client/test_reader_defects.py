@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import Counter
 from collections.abc import Sequence
@@ -12,14 +13,19 @@ import anyio.lowlevel
 import pytest
 
 from odradek.client.consumer import fetcher
-from odradek.client.consumer.positions import resolve_positions
+from odradek.client.consumer.positions import is_removed, resolve_positions
 from odradek.client.options import Tuning
 from odradek.core.backoff import Backoff
+from odradek.core.interfaces import DecoderOptions, PartitionFetch
 from odradek.errors import BrokerError, ConfigError, InternalError, Unreachable
 from odradek.io.gather import CONCURRENT
 from odradek.testing import MemoryCluster
 from odradek.testing.memory.broker import MemoryBrokerClient
+from odradek.testing.memory.log import StoredRecord
 from odradek.types import EARLIEST, LATEST, AtTime, Position, TopicPartition
+from odradek.wire.compression import CompressionType
+from odradek.wire.kafka.records.decoder import RecordDecoder
+from odradek.wire.kafka.records.encode import encode_batch
 
 from .one_member import make_cluster, numbered, tp, until
 from .reading import next_values, reading, values_of
@@ -208,3 +214,53 @@ async def test_until_takes_a_bookmark_and_ends_exactly_there(taken: int) -> None
         assert await values_of(reader) == numbered(taken)
     async with reading(cluster, start=mark, until=LATEST) as reader:
         assert await values_of(reader) == numbered(25 - taken, taken)
+
+
+@pytest.mark.parametrize("removed", [True, False])
+async def test_a_reader_ends_where_compaction_has_removed_all_up_to_an_open_transaction(
+    removed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = MemoryCluster({"t": 1})
+    log = cluster._log(tp())
+
+    def read(position: int, max_bytes: int, *, read_committed: bool = False) -> tuple[list[StoredRecord], Position]:
+        """As brokers read: nothing is said of offsets without records, and remote storage may be too slow."""
+        records = [] if read_committed else [each for each in log.records if each.offset >= position]
+        return records, Position(records[-1].offset + 1 if records else position)
+
+    async with cluster.connect() as k, k.producer(transactional_id="t") as out:
+        cluster.append("t", [b"0", b"1", b"2"])
+        async with out.transaction():
+            await out.send("t", b"open")
+            monkeypatch.setattr(log, "read", read)
+            if removed:
+                del log.records[:3]
+            async with k.reader("t", until=LATEST, isolation="read_committed") as reader:
+                with anyio.move_on_after(3 if removed else 0.3) as scope:
+                    assert await values_of(reader) == []
+                assert scope.cancelled_caught != removed
+                if removed:
+                    assert await values_of(reader) == []
+                    assert json.loads(reader.bookmark())["at"][0][3] == 3
+
+
+@pytest.mark.parametrize(("first", "removed"), [(3, True), (2, False)])
+async def test_what_an_open_transaction_has_written_compressed_says_that_all_before_it_was_removed(
+    first: int, removed: bool
+) -> None:
+    class Leader:
+        """What a broker sends to readers of all records."""
+
+        def decoder(self, partition: TopicPartition, position: Position, options: DecoderOptions) -> RecordDecoder:
+            return RecordDecoder(partition, position, options)
+
+        async def fetch(self, fetches: Sequence[PartitionFetch]) -> None:
+            written = encode_batch([b"open"], base_offset=first, compression=CompressionType.GZIP)
+            fetches[0].start()
+            fetches[0].feed(memoryview(written))
+
+    options = DecoderOptions(defer_decompression=True, read_committed=True)
+    empty = PartitionFetch(RecordDecoder(tp(), Position(0), options), 1000)
+    assert not await is_removed(Leader(), empty, 3, options)  # type: ignore[arg-type]  # nothing says what is stable
+    empty.last_stable = Position(3)
+    assert await is_removed(Leader(), empty, 3, options) == removed  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ from typing import NamedTuple, Self
 import anyio
 import anyio.to_thread
 
+from odradek.client.consumer.positions import is_removed
 from odradek.core.backoff import Backoff
 from odradek.core.fetch.fetch_size import EntrySizes
 from odradek.core.fetch.read_ahead import MIN_FETCH_BYTES, decaying_maximum
@@ -370,24 +371,11 @@ class _RangeTask:
         return gap.resumed < self._part.end
 
     async def _skip_removed(self, broker: Broker, fetch: PartitionFetch) -> bool:
-        """Move to the end of the range if compaction has removed the rest of it, and an open transaction follows, until
-        whose end brokers such as 2.8 send nothing to readers of committed records. Return True if so. An empty response
-        alone proves nothing: it may be one of remote storage that was too slow."""
-        end = self._part.end
-        if not self._request.read_committed or (fetch.last_stable or 0) < end:
+        """Move to the end of the range if compaction has removed the rest of it. Return True if so."""
+        api = self._reader.driver.broker(broker, purpose="fetch")
+        if not await is_removed(api, fetch, self._part.end, self._request.decoder_options()):
             return False
-        api, options = self._reader.driver.broker(broker, purpose="fetch"), self._request.decoder_options()
-        position = fetch.decoder.position
-        decoder = api.decoder(self._part.partition, position, options._replace(read_committed=False))
-        try:
-            await api.fetch([PartitionFetch(decoder, MIN_FETCH_BYTES)])
-        except OdradekError as failure:
-            if not failure.retriable:
-                raise
-        rows = decoder.take()
-        if decoder.position < end or (rows.values and rows.positions[0] < end):
-            return False
-        fetch.decoder.reset(Position(end))
+        fetch.decoder.reset(Position(self._part.end))
         return True
 
     async def _gap(self, position: int, error: OdradekError | None) -> PositionGap | None:

@@ -224,6 +224,18 @@ def test_a_partition_that_begins_at_until_ends_at_once() -> None:
     assert bench.state(0) is CursorState.ENDED and bench[0].queue.rows == 0
 
 
+def test_a_partition_ends_where_nothing_is_left_in_front_of_until() -> None:
+    bench = read_until(40, ENTRIES)
+    assert taken(bench) == (0, [b"a", b"b", b"c"])
+    (fetch,) = bench.next()
+    assert bench[0].end_after(fetch) == 40
+    fetch.decoder.reset(Position(40))
+    bench.finish(fetch)
+    assert bench[0].end_after(fetch) is None
+    assert (bench.state(0), bench[0].exact_position) == (CursorState.ENDED, ExactPosition(Position(40)))
+    assert bench.set.finished
+
+
 def test_damage_after_until_does_not_matter() -> None:
     bench = read_until(22, DAMAGED)
     assert bench.state(0) is CursorState.ENDED and bench[0].error is None

@@ -24,12 +24,12 @@ import anyio.to_thread
 
 from odradek.client.consumer.fetch_settings import FetchSettings
 from odradek.client.consumer.observation import ReaderObservation
-from odradek.client.consumer.positions import refresh_topic_ids
+from odradek.client.consumer.positions import is_removed, refresh_topic_ids
 from odradek.core.fetch.cursor import Cursor, CursorFetch
 from odradek.core.fetch.read_ahead import ReadAheadBudget
 from odradek.core.fetch.scheduler import FetchScheduler, NextFetch, SchedulerCallbacks
 from odradek.core.fetch.stream_quota import StreamQuota
-from odradek.core.interfaces import ProtocolDriver, SessionPolls
+from odradek.core.interfaces import BrokerClient, ProtocolDriver, SessionPolls
 from odradek.core.states import BROKER, BrokerEvent, BrokerState, CursorState
 from odradek.errors import BrokerError, OdradekError, OffsetOutOfRange
 from odradek.io.gather import gather_outcomes
@@ -192,6 +192,8 @@ class BrokerFetcher:
                 fetches = await self._poll(client.polls, following)
             else:
                 await client.fetch(fetches, max_wait=max_wait)
+            if self._host.settings.decoder.read_committed:
+                await self._skip_removed(client, fetches)
         except OdradekError as error:
             lost = self._on_failure(broker, fetches, error)
         else:
@@ -215,6 +217,13 @@ class BrokerFetcher:
         last, self._last_poll = self._last_poll, None
         self._last_poll = await polls.poll(fetches, max_wait=max_wait, max_bytes=limit, last=last)
         return [fetch for fetch in fetches if fetch.answered or fetch.error is not None]
+
+    async def _skip_removed(self, client: BrokerClient, fetches: Sequence[CursorFetch]) -> None:
+        """Move to their ends the cursors in front of which compaction has removed the rest."""
+        for fetch in fetches:
+            end = fetch.cursor.end_after(fetch)
+            if end is not None and await is_removed(client, fetch, end, self._host.settings.decoder):
+                fetch.decoder.reset(end)
 
     def _on_failure(self, broker: Broker, fetches: Sequence[CursorFetch], error: OdradekError) -> bool:
         """Return True if the connection was lost. Otherwise it is the error of each of these partitions, which ends

@@ -10,14 +10,15 @@ from random import random
 
 import anyio
 
-from odradek.core.interfaces import ProtocolDriver, RoutingTable
+from odradek.core.fetch.read_ahead import MIN_FETCH_BYTES
+from odradek.core.interfaces import BrokerClient, DecoderOptions, PartitionFetch, ProtocolDriver, RoutingTable
 from odradek.core.missing_partitions import BETWEEN_READS_S, why_missing
 from odradek.errors import BrokerError, ConfigError, OdradekError
 from odradek.io.gather import CONCURRENT
 from odradek.io.log_access import BACKOFF, REFUSALS
 from odradek.types import AtTime, Broker, Position, PositionSpec, TopicPartition
 
-__all__ = ["missing_partitions", "refresh_topic_ids", "resolve_positions"]
+__all__ = ["is_removed", "missing_partitions", "refresh_topic_ids", "resolve_positions"]
 
 IDS_AGE_S = 0.1
 """Maximum age of the ids of topics when positions in them are resolved (s)."""
@@ -125,3 +126,17 @@ async def _resolve_once(
         for broker, partitions in by_broker.items():
             tasks.start_soon(resolve, broker, partitions)
     return positions, errors
+
+
+async def is_removed(client: BrokerClient, empty: PartitionFetch, end: int, options: DecoderOptions) -> bool:
+    """Return True if a log has no records from the position of an empty response on up to `end`: compaction has removed
+    them, and an open transaction follows, until whose end brokers such as 2.8 send nothing to readers of committed
+    records. An empty response alone proves nothing: it may be one of remote storage that was too slow."""
+    if not options.read_committed or (empty.last_stable or 0) < end:
+        return False
+    all_records = DecoderOptions(max_message_bytes=options.max_message_bytes)
+    decoder = client.decoder(empty.decoder.partition, empty.decoder.position, all_records)
+    with suppress(OdradekError):  # the next fetch meets it, too
+        await client.fetch([PartitionFetch(decoder, MIN_FETCH_BYTES)])
+    rows = decoder.take()
+    return decoder.position >= end and not (rows.values and rows.positions[0] < end)

@@ -426,6 +426,11 @@ class Cursor:
         self.decoder = None
         self._range.skip = self._tail = 0
 
+    def end_after(self, fetch: CursorFetch) -> Position | None:
+        """Return where it ends, if a response without anything leaves it in front of that."""
+        is_empty = fetch.error is None and not (fetch.received or fetch.left_out)
+        return self._range.until if is_empty and self.fetch is fetch else None
+
     def _accept_empty(self, fetch: CursorFetch) -> None:
         """The log has nothing after what was fetched. That is an error when it ends inside the message that should be
         the last before `until`: what a broker shows of a healthy log ends with a message (specification 3.1, 4.3), so
@@ -435,8 +440,10 @@ class Cursor:
         self.share.received(0, fetch.max_bytes)
         if until is not None and decoder.position < until <= decoder.fetch_position:
             self.fail(CorruptMessage(str(self.partition), decoder.position, "the log ends inside this message"))
-        else:
+        elif not self._end_if_reached(decoder.position):
             self.empty_responses += 1
+        else:  # the log has no records up to there
+            self._next = decoder.position
 
     def _drop_tail(self) -> bool:
         """Go back to the last message boundary. Return False if it is there already."""
