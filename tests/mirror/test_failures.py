@@ -22,6 +22,7 @@ from odradek.errors import (
     ConnectionLost,
     CorruptMessage,
     Fenced,
+    NotWritten,
     OdradekError,
     Unsupported,
 )
@@ -29,7 +30,7 @@ from odradek.mirror.errors import LostRecords, ProgressLost, RecordRefused, Sour
 from odradek.mirror.planning import MirrorRefused
 from odradek.mirror.run import MirrorResult, finish, plan_open, run_open
 from odradek.mirror.sources import ClusterSource
-from odradek.mirror.stored import StoredState
+from odradek.mirror.stored import IndexEntry, StoredState
 from odradek.mirror.task import LostRange
 from odradek.testing import MemoryCluster
 from odradek.types import Position, TopicPartition
@@ -219,6 +220,33 @@ async def test_a_transaction_that_was_open_for_too_long(operation: Any, monkeypa
     source.append("t", rows(50), partition=1)
     await run_mirror(source, target, config, committed=Cut(1, lambda: target.fail(operation, fenced)))
     assert same(source, target, "t")
+
+
+async def test_transactions_get_smaller_for_a_slow_target_and_larger_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As brokers with a quota are: what waits for longer than `deliver_within` is not written."""
+    monkeypatch.setattr(task_module, "LATE_S", 0.0)  # what fails was late
+    source, target = filled({"t": 40}, 10), MemoryCluster()
+    config = config_of("t", run={"tasks": 1, "transaction_bytes": 3000})
+    store, is_slow, sizes = task_module.MirrorTask._store, True, []
+
+    async def store_slowly(task: task_module.MirrorTask, producer: Any, entries: Any) -> Any:
+        written = sum(run.records for each in entries if isinstance(each, IndexEntry) for run in each.runs)
+        if is_slow and written > 40:
+            raise NotWritten((), "late")
+        return await store(task, producer, entries)
+
+    def committed(copied: Any) -> None:
+        nonlocal is_slow
+        sizes.append(sum(each.records for each in copied))
+        if len(sizes) == 3:
+            is_slow = False
+            monkeypatch.setattr(task_module, "LATE_S", 60.0)  # and what is written was not
+
+    monkeypatch.setattr(task_module.MirrorTask, "_store", store_slowly)
+    with anyio.fail_after(60):
+        await run_mirror(source, target, config, committed=committed)
+    assert same(source, target, "t")
+    assert max(sizes[:3]) <= 40 < max(sizes[3:])
 
 
 # ---- two runs ------------------------------------------------------------------------------------------------

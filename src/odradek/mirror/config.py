@@ -254,8 +254,8 @@ class CopyConfig(ConfigTable):
     """number of tasks that copy at the same time, each with its share of the partitions and a transaction of its own;
     fixed by the first run"""
     transaction_bytes: Size = 16 * MiB
-    """a transaction is committed when it has records of this size, and once nothing more has come for
-    `transaction_seconds`"""
+    """a transaction is committed when it has records of this size, or less while the target is too slow for that, and
+    once nothing more has come for `transaction_seconds`"""
     transaction_seconds: float = Field(default=0.5, gt=0, le=600)
     """maximum time that a transaction waits for records (s)"""
     compression: Compression = "none"

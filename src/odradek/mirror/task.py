@@ -69,6 +69,10 @@ log = logging.getLogger(__name__)
 TRANSACTION_TIMEOUT_S = 60.0
 """A broker aborts a transaction that is open for longer, and fences its producer (s)."""
 
+LATE_S = TRANSACTION_TIMEOUT_S / 3
+"""A transaction that fails after this time is too large for the target, as for one with a quota (s). Producers give up
+records a little later (`deliver_within`)."""
+
 
 class CopiedRecords(NamedTuple):
     """Records of one partition that were committed together.
@@ -195,6 +199,7 @@ class MirrorTask:
         self._progress: dict[TopicPartition, CopyProgress] = {}
         self._written: dict[TopicPartition, int] = {}  # target partition -> offset after what was committed there
         self._open_since: float | None = None
+        self._bytes = self._config.run.transaction_bytes  # of a transaction, less for a slow target
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._number} of {self._config.name}: {len(self._destinations)} partitions>"
@@ -239,6 +244,8 @@ class MirrorTask:
         try:
             await self._copy_from_progress()
         except OdradekError as error:
+            if self._is_open_for(LATE_S):
+                self._bytes = max(1, self._bytes // 2)
             cause = error.__cause__
             if isinstance(error, DeliveryError) and isinstance(cause, anyio.get_cancelled_exc_class()):
                 raise cause from None  # what was not delivered is copied by the next run
@@ -251,7 +258,11 @@ class MirrorTask:
             raise
 
     def _is_timed_out(self) -> bool:
-        return self._open_since is not None and anyio.current_time() - self._open_since >= TRANSACTION_TIMEOUT_S
+        return self._settings.exactly_once and self._is_open_for(TRANSACTION_TIMEOUT_S)
+
+    def _is_open_for(self, seconds: float) -> bool:
+        """Return True if the transaction that is being written was begun so long ago."""
+        return self._open_since is not None and anyio.current_time() - self._open_since >= seconds
 
     async def _copy_from_progress(self) -> None:
         run = self._config.run
@@ -430,7 +441,7 @@ class MirrorTask:
     async def _gather(self, batches: SourceBatches, gathered: _Gathered) -> bool:
         """Take the batches of one transaction; return True if no more will come."""
         until = math.inf  # the first one may take any time
-        while gathered.bytes < self._config.run.transaction_bytes and not self._has_new:
+        while gathered.bytes < self._bytes and not self._has_new:
             batch = None
             try:
                 with anyio.CancelScope(deadline=until) as self._waiting:
@@ -476,8 +487,7 @@ class MirrorTask:
     ) -> None:
         """Write records, index and progress, together."""
         await _keep_to(self._settings.writing, gathered.bytes)
-        begun_at = anyio.current_time()
-        self._open_since = begun_at if self._settings.exactly_once else None
+        self._open_since = begun_at = anyio.current_time()
         async with self._transaction(producer):
             entries: list[Stored] = []
             written = await gather(self._write(producer), gathered.parts.items())
@@ -495,6 +505,8 @@ class MirrorTask:
             self._add_written(ack.partition, (ack.position or 0) + ack.records)
         before, self._progress = self._progress, following
         seconds = anyio.current_time() - begun_at
+        if seconds < LATE_S / 4:
+            self._bytes = min(self._config.run.transaction_bytes, 2 * self._bytes)
         moved = [p for p, known in following.items() if known != before.get(p)]
         self._settings.committed(
             [gathered.copied(p, following[p].next.position, self._lag(p, lags), seconds) for p in moved]
