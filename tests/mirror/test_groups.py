@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 import odradek as od
+import odradek.mirror.run as run_module
 from odradek.core.admin import ClusterDescription
 from odradek.core.interfaces import RawResponse
 from odradek.errors import BrokerError, Unsupported
@@ -271,6 +272,35 @@ async def test_no_mirror_is_finished_before_every_partition_of_the_source_was_co
     assert not result.finished and missing.evidence == "orders/1 were not copied yet: let the mirror run"
     await run(mirror)
     assert (await cutover(mirror, "producers", apply=True, quiet_s=0)).finished
+
+
+@pytest.mark.parametrize("finished", range(4))
+async def test_an_end_that_was_interrupted_is_completed_when_it_is_wanted_again(
+    pair: Pair, finished: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.write(b"1")
+    mirror = pair.mirror(name="m", run={"tasks": 4})
+    await run(mirror)
+    inits = len(pair.target.requests("init_producer"))
+    with monkeypatch.context() as patch, pytest.raises(InterruptedError):
+        deciding = run_module._deciding
+
+        def interrupted(config: Any, target: Any, exactly_once: bool, task: int) -> Any:
+            if task == finished:
+                raise InterruptedError
+            return deciding(config, target, exactly_once, task)
+
+        patch.setattr(run_module, "_deciding", interrupted)
+        await cutover(mirror, "producers", apply=True, quiet_s=0)
+    assert len(pair.target.requests("init_producer")) == inits + finished
+    for _ in range(2):
+        result = await cutover(mirror, "producers", apply=True, quiet_s=0)
+        assert result.finished and result.ok
+        async with pair.target.connect() as k:
+            stored = [await clusters.read_progress(mirror, k, task) for task in range(4)]
+        assert all(each.finished is not None for each in stored)
+    checked = await cutover(mirror, "producers", quiet_s=0)
+    assert checked.finished and [check.step for check in checked.checks] == ["the mirror is finished"]
 
 
 @pytest.mark.parametrize(

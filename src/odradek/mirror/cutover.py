@@ -10,7 +10,7 @@ import anyio
 
 from odradek.arguments import listed
 from odradek.errors import Unsupported
-from odradek.mirror.clusters import Clusters, open_clusters, survey
+from odradek.mirror.clusters import Clusters, open_clusters, read_state, survey
 from odradek.mirror.config import MirrorConfig
 from odradek.mirror.groups import GroupPosition, translate_groups
 from odradek.mirror.planning import check_translatable
@@ -148,6 +148,9 @@ def _positions_are_written(facts: CutoverFacts) -> CutoverCheck:
     return CutoverCheck(step, True, f"{len(facts.positions)} positions of {len(groups)} groups")
 
 
+_FINISHED = (CutoverCheck("the mirror is finished", True, "it copies nothing any more"),)
+
+
 # ---- facts ---------------------------------------------------------------------------------------------------
 
 
@@ -156,7 +159,8 @@ async def cutover(
 ) -> CutoverResult:
     """Check whether consumers and producers can use the target alone, and with `apply` finish the mirror if they can.
 
-    A finished mirror copies nothing any more, so that another one can copy back.
+    A finished mirror copies nothing any more, so that another one can copy back. Once it is finished there is nothing
+    else to check; `apply` completes an end that was interrupted.
 
     Args:
         config: The file.
@@ -172,10 +176,12 @@ async def cutover(
     """
     check_translatable(config)
     async with open_clusters(config) as clusters:
-        checks = checklist(first, await _facts(config, clusters, quiet_s))
-        finished = apply and all(check.ok for check in checks)
-        if finished:
-            await finish(config, clusters.target)
+        state, _ = await read_state(config, clusters.target, whole=False)
+        finished = state.finished is not None
+        checks = _FINISHED if finished else checklist(first, await _facts(config, clusters, quiet_s))
+        if apply and all(check.ok for check in checks):
+            await finish(config, clusters.target)  # or what is left of it, where that was interrupted
+            finished = True
         return CutoverResult(checks, finished)
 
 

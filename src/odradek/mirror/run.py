@@ -491,7 +491,7 @@ async def finish(config: MirrorConfig, target: Cluster) -> None:
     if state.identity is None:
         raise MirrorRefused(f"the target has no mirror {config.name!r}")
     exactly_once = _has_transactions(config, target)
-    ending = Finished(round(time.time() * 1000))
+    ending = state.finished or Finished(round(time.time() * 1000))
     for task in range(tasks):
         async with _deciding(config, target, exactly_once, task) as store:
             await store([ending], task)
