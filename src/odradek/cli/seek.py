@@ -135,6 +135,8 @@ def _targets(text: str) -> Targets:
         partition, mark, position = item.strip().rpartition("=")
         if not mark or not re.fullmatch(r".+/(\d+-)?\d+", partition):
             raise click.BadParameter(f"{item.strip()!r}: expected TOPIC/PARTITION=POSITION")
+        if partition in targets:
+            raise click.BadParameter(f"{partition} comes twice")
         targets[partition] = _position(position)
     return targets
 
@@ -150,7 +152,9 @@ def _file_targets(file: TextIO) -> Targets:
                 position = row["committed"]
                 if position is not None and (type(position) is not int or position < 0):
                     raise ValueError(f"{position!r} is no position")
-                targets[f"{row['topic']}/{row['partition']}"] = position
+                if (partition := f"{row['topic']}/{row['partition']}") in targets:
+                    raise ValueError(f"{partition} comes twice")
+                targets[partition] = position
                 groups.add(row.get("group"))
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             why = f"line {number} is not from `odradek lag GROUP --json`: {error!r}"

@@ -102,6 +102,7 @@ def test_a_position_before_the_beginning_is_refused_and_undone_with_force(
         '{"group": "g", "topic": "t", "partition": 0, "committed": "5"}',
         '{"group": "g", "topic": "t", "partition": 0, "committed": -5}',
         "\n".join(f'{{"group": "{name}", "topic": "t", "partition": 0, "committed": 1}}' for name in "gh"),
+        "\n".join(f'{{"group": "g", "topic": "t", "partition": 0, "committed": {at}}}' for at in (1, 2)),
         "[1]",
     ],
 )
@@ -120,6 +121,7 @@ def test_another_file_is_wrong_usage(call: Run, tmp_path: Path, text: str) -> No
         ["--shift", "one"],
         ["--to-file", "/no/such/file"],
         ["--to-group", "h", "--to", "end"],
+        ["--to", "t/0=1,t/0=2"],
     ],
 )
 def test_wrong_usage_is_exit_code_2(call: Run, arguments: list[str]) -> None:
