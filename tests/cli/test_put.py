@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import odradek as od
 from odradek.cli.app import run
 from odradek.cli.put import _LineSplitter, _split_files
+from odradek.testing import MemoryCluster
 
 from .conftest import Command, Put, jsons
 
@@ -55,6 +57,18 @@ def test_what_cat_prints_as_json_becomes_the_same_messages_again(odradek: Comman
 def test_a_partition_without_a_broker_is_that_of_the_only_one(odradek: Command, put: Put, topic: str) -> None:
     put(topic, b"one\n", "-p", "1")
     assert odradek("cat", topic, "-p", "7-1") == "one\n"
+
+
+def test_messages_may_take_longer_than_leaving_a_block_may(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    kafka, producer, file = MemoryCluster({"t": 1}), od.Cluster.producer, tmp_path / "messages"
+    kafka.delay("produce", 0.3)
+    monkeypatch.setattr(od, "connect", lambda url: kafka.connect())
+    monkeypatch.setattr(od.Cluster, "producer", lambda k, **options: producer(k, **options, exit_within=0.05))
+    file.write_text("one\ntwo\n")
+    assert run(["put", "t", str(file), "--cluster", "kafka://memory"]) == 0
+    assert capfd.readouterr().err == "2 messages written\n"
 
 
 def test_put_stops_at_the_count(odradek: Command, put: Put, topic: str) -> None:

@@ -25,6 +25,11 @@ __all__ = ["put"]
 
 READ_BYTES = 1 << 18
 
+BUFFERED = 16 * od.MiB
+"""Memory for messages that are on their way; one as large as is allowed fits in as well (bytes)."""
+DELIVER_S = 120.0
+"""Time limit for each message, also behind a full buffer, for which 150 KB a second are enough (s)."""
+
 
 @click.command(
     epilog=examples(
@@ -130,8 +135,13 @@ class _WriteOptions(NamedTuple):
     def producer(self, k: od.Cluster) -> od.Producer:
         """Return the producer."""
         limit = message_limit(k, self.max_message_bytes, 1_000_000)
-        space = limit + 64 * od.MiB
-        return k.producer(compression=self.compression, acks=self.acks, max_message_bytes=limit, buffer_bytes=space)
+        return k.producer(
+            compression=self.compression,
+            acks=self.acks,
+            deliver_within=DELIVER_S,
+            max_message_bytes=limit,
+            buffer_bytes=limit + BUFFERED,
+        )
 
 
 async def _put(
@@ -154,6 +164,8 @@ async def _put(
                 await out.put(topic, value, key=key, partition=target, headers=headers, timestamp=timestamp)
             if out.failures:
                 break  # leaving the producer's block raises an error that names all failures
+        else:
+            await out.flush()  # leaving the block waits for `exit_within` only
     return out.statistics().written
 
 
