@@ -274,6 +274,20 @@ async def test_no_mirror_is_finished_before_every_partition_of_the_source_was_co
     assert (await cutover(mirror, "producers", apply=True, quiet_s=0)).finished
 
 
+async def test_no_mirror_is_finished_while_a_group_reads_the_source_and_commits_nothing(pair: Pair) -> None:
+    pair.write(b"1")
+    mirror = pair.mirror(name="m")
+    await run(mirror)
+    async with pair.source.connect() as k, k.consumer("others", group="elsewhere"), k.consumer("orders", group="g"):
+        assert not pair.source.committed("g")
+        result = await cutover(mirror, "consumers", apply=True, quiet_s=0)
+        [missing] = [check for check in result.checks if not check.ok]
+        assert not result.finished and missing.evidence == "these groups have members: g (1): stop the consumers"
+        left_out = pair.mirror(name="m", groups={"exclude": ["g"]})
+        assert (await cutover(left_out, "consumers", quiet_s=0)).ok
+    assert (await cutover(mirror, "consumers", quiet_s=0)).checks[0].ok
+
+
 @pytest.mark.parametrize("finished", range(4))
 async def test_an_end_that_was_interrupted_is_completed_when_it_is_wanted_again(
     pair: Pair, finished: int, monkeypatch: pytest.MonkeyPatch

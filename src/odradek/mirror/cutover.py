@@ -209,11 +209,20 @@ async def _facts(config: MirrorConfig, clusters: Clusters, quiet_s: float) -> Cu
 
 
 async def _members(config: MirrorConfig, clusters: Clusters, groups: set[str]) -> Mapping[str, int | None]:
-    """Return how many members groups have on the source. Scala consumers of 0.8 and later join through ZooKeeper."""
+    """Return how many members groups have on the source: those with positions, and others that read what is copied.
+    Scala consumers of 0.8 and later join through ZooKeeper."""
     if config.groups.stored_in == "zookeeper":
         return dict.fromkeys(groups)
+    admin = clusters.source_cluster.admin
     try:
-        described = await clusters.source_cluster.admin.describe_groups(sorted(groups))
+        listed = {group.name for group in await admin.list_groups() if config.groups.takes(group.name)}
+        described = await admin.describe_groups(sorted(groups | listed))
     except Unsupported:
         return dict.fromkeys(groups)
-    return {name: len(group.members) for name, group in described.check().items()}
+    for error in [error for name, error in described.failed.items() if name in groups]:
+        raise error
+    return {
+        name: len(group.members)
+        for name, group in described.done.items()
+        if name in groups or any(config.topics.takes(p.topic) for each in group.members for p in each.partitions)
+    }
