@@ -112,6 +112,37 @@ async def test_callbacks_name_what_each_protocol_moves(
             assert calls == [("assigned", everything), *joined, *back, ("revoked", everything)]
 
 
+@pytest.mark.parametrize("case", ["other topics", "more partitions", "more partitions later"])
+async def test_a_static_member_that_comes_back_gets_what_its_group_lacks(
+    kafka: KafkaBroker, topic: str, case: str
+) -> None:
+    kafka.create_topic(topic, 2)
+    kafka.create_topic(f"{topic}-other", 2)
+    options: dict[str, Any] = {"group": topic, "group_protocol": "classic", "join_within": WITHIN_S}
+
+    async def grow() -> None:
+        (await cluster.admin.add_partitions({topic: 3})).check()
+
+    async with connect(kafka) as cluster:
+        if not has(kafka, (2, 3)):
+            with pytest.raises(od.Unsupported, match=r"Kafka 2\.3"):
+                cluster.consumer(topic, consumer_id="one", **options)
+            return
+        wanted = f"{topic}-other" if case == "other topics" else topic
+        with anyio.fail_after(WITHIN_S):
+            async with cluster.consumer(topic, consumer_id="one", **options) as one:
+                await until(lambda: len(one.assignment) == 2)  # it leads the group
+            if case == "more partitions":
+                await grow()
+            async with cluster.consumer(wanted, consumer_id="one", **options) as again:
+                if case == "more partitions later":
+                    await until(lambda: len(again.assignment) == 2)
+                    await grow()
+                    await cluster.driver.metadata.refresh()
+                count = 2 if case == "other topics" else 3
+                await until(lambda: again.assignment.keys() == {od.TopicPartition(wanted, n) for n in range(count)})
+
+
 @pytest.mark.parametrize(("protocol", "since"), [("classic", (0, 9)), ("consumer", (4,))])
 async def test_chosen_positions_are_stored_with_their_texts(
     kafka: KafkaBroker, topic: str, protocol: Any, since: tuple[int, ...]

@@ -14,7 +14,17 @@ from odradek.core.kafka.assignors import (
     StickyAssignor,
     without_racks,
 )
-from odradek.core.kafka.group_effects import Assign, Compute, Effect, Fail, GroupCoordinator, Lost, Revoke, Send
+from odradek.core.kafka.group_effects import (
+    Assign,
+    Compare,
+    Compute,
+    Effect,
+    Fail,
+    GroupCoordinator,
+    Lost,
+    Revoke,
+    Send,
+)
 from odradek.core.kafka.member import Member
 from odradek.core.kafka.member_base import MAX_REFUSED_LEAVES
 from odradek.core.kafka.member_states import MAX_UNKNOWN_ERRORS, ClassicMemberState, MemberSettings
@@ -104,7 +114,8 @@ class Driver:
     def stable(self, *numbers: int) -> Driver:
         self.coordinated().join()
         self.sync(*numbers)
-        assert self.poll() == [Assign(tp(*numbers))]
+        compare = [] if self.member.settings.instance_id is None else [Compare(frozenset({"t"}))]
+        assert self.poll() == [Assign(tp(*numbers)), *compare]
         return self
 
     def heartbeat(self, code: int = 0) -> HeartbeatRequest:
@@ -225,6 +236,75 @@ def test_a_returning_static_leader_does_not_share_out() -> None:
     driver.poll()
     driver.member.metadata_changed(without_racks({"t": 50}))
     assert driver.poll() == []  # how many there were when the group assigned, it does not know
+
+
+@pytest.mark.parametrize(
+    ("members", "partitions", "joins_again"),
+    [
+        pytest.param({"me": tp(0), "other": tp(1)}, 2, False, id="all is as it was"),
+        pytest.param({"me": tp(0), "other": tp(1)}, 3, True, id="a partition was added"),
+        pytest.param({"me": tp(0), "other": tp()}, 2, True, id="a topic of which nobody had anything"),
+        pytest.param({"me": tp(0), "third": tp(1)}, 2, True, id="the predecessor of this member led"),
+        pytest.param({"me": tp(0), "other": tp(1), "third": tp(2)}, 2, False, id="the topic was deleted"),
+    ],
+)
+def test_a_static_member_that_comes_back_joins_again_if_its_group_lacks_something(
+    members: dict[str, frozenset[TopicPartition]], partitions: int, joins_again: bool
+) -> None:
+    driver = Driver(instance_id="i").stable(0)
+    driver.member.compare(members, without_racks({"t": partitions}))
+    if not joins_again:
+        assert driver.poll() == []
+        return
+    assert driver.poll() == [Revoke(tp(0))]
+    driver.revoked()
+    first = subscription(driver.join(2))
+    driver.sync(0, 1)
+    assert first.generation_id == 1  # unlike the one before: what is the same would not make the group rebalance
+    assert driver.poll() == [Assign(tp(0, 1))]  # and compares nothing any more
+    driver.member.compare({}, without_racks({"t": 50}))
+    assert driver.poll() == []
+
+
+def test_a_static_member_that_comes_back_leaves_out_topics_of_its_predecessor() -> None:
+    driver = Driver(instance_id="i").coordinated()
+    driver.join()
+    former = encode_assignment([*tp(0), *tp(0, topic="former")])
+    driver.expect(SyncGroupRequest, SyncGroupResponse(assignment=former))
+    assign, compare, revoke = driver.poll()
+    assert (assign, compare, revoke) == (Assign(tp(0)), Compare(frozenset({"t"})), Revoke(tp(0)))
+
+
+def test_a_static_leader_that_comes_back_compares_the_topics_of_all_members() -> None:
+    driver = Driver(instance_id="i").coordinated()
+    other = encode_subscription(RangeAssignor(), ["u"], owned=(), previous=(), generation=-1, rack=None)
+    members = (JoinGroupResponseMember(member_id="other", metadata=other),)
+    driver.expect(
+        JoinGroupRequest,
+        JoinGroupResponse(
+            generation_id=1,
+            protocol_name="range",
+            leader="me",
+            member_id="me",
+            skip_assignment=True,
+            members=members,
+        ),
+    )
+    driver.sync(0)
+    assert driver.poll() == [Assign(tp(0)), Compare(frozenset({"u"}))]
+    driver.member.compare({"me": tp(0), "other": tp(0, topic="u")}, without_racks({"u": 1}))
+    assert driver.poll() == []
+    driver.member.metadata_changed(without_racks({"u": 2}))
+    assert driver.poll() == [Revoke(tp(0))]
+
+
+def test_a_static_member_that_shares_out_compares_nothing() -> None:
+    driver = Driver(instance_id="i").coordinated()
+    driver.join(leader="me")
+    assert driver.poll() == [Compute(frozenset())]
+    driver.member.assign(TOPICS)
+    driver.sync(0)
+    assert driver.poll() == [Assign(tp(0))]
 
 
 def test_the_member_id_that_the_coordinator_asks_for_is_taken_at_once() -> None:

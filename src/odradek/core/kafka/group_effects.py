@@ -14,7 +14,18 @@ from odradek.errors import OdradekError
 from odradek.types import TopicPartition
 from odradek.wire.kafka.schema import Request
 
-__all__ = ["Assign", "Compute", "Effect", "Fail", "GroupCoordinator", "Lost", "ResolveTopics", "Revoke", "Send"]
+__all__ = [
+    "Assign",
+    "Compare",
+    "Compute",
+    "Effect",
+    "Fail",
+    "GroupCoordinator",
+    "Lost",
+    "ResolveTopics",
+    "Revoke",
+    "Send",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +89,14 @@ class Compute:
 
 
 @dataclass(frozen=True, slots=True)
+class Compare:
+    """Describe the group, get fresh metadata of these topics and call `compare`: this static member may have got the
+    place of its predecessor, with what that had."""
+
+    topics: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class ResolveTopics:
     """Get metadata of these topics, which the assignment has by id only, and call `resolved`."""
 
@@ -91,4 +110,4 @@ class Fail:
     error: OdradekError
 
 
-Effect = Send | Revoke | Assign | Lost | Compute | ResolveTopics | Fail
+Effect = Send | Revoke | Assign | Lost | Compute | Compare | ResolveTopics | Fail

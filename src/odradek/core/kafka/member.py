@@ -7,12 +7,12 @@ those. Heartbeats are sent whenever the member has a generation and no other req
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from odradek.core.kafka.assignors import Assignment, Assignor, Topics
 from odradek.core.kafka.broker_errors import broker_error
-from odradek.core.kafka.group_effects import Assign, Compute, Revoke
+from odradek.core.kafka.group_effects import Assign, Compare, Compute, Revoke
 from odradek.core.kafka.group_leader import GroupLeader
 from odradek.core.kafka.member_base import BaseMember
 from odradek.core.kafka.member_requests import heartbeat_request, join_request, leave_request, sync_request
@@ -75,6 +75,8 @@ class Member(BaseMember[ClassicMemberState, ClassicMemberEvent]):
         self._rejoin = False
         self._protocol = ""
         self._leader: GroupLeader | None = None
+        self._leader_id = ""
+        self._took_over = False  # the place of its predecessor, with the same instance id
         self._assignment: Assignment = {}
         self._member_lists, self._leave_reason = True, ""
 
@@ -148,6 +150,24 @@ class Member(BaseMember[ClassicMemberState, ClassicMemberEvent]):
         if self.state is _S.ASSIGNING and self._leader is not None:
             self._assignment = self._leader.assign(topics)
             self._go(_E.COMPUTED)
+
+    def compare(self, members: Mapping[str, Collection[TopicPartition]], topics: Topics) -> None:
+        """Join again, as `Compare` requests, if a partition belongs to no member, or if the leader is none of them.
+
+        A coordinator gives a static member the place of its predecessor without a rebalance, also if it subscribes to
+        other topics (KAFKA-12759), or if topics have got more partitions meanwhile. Before 3.2 it tells the one that
+        leads the id of its predecessor as that of the leader (KIP-814): then no member would notice new partitions.
+
+        Args:
+            members: The partitions of all members, by their ids.
+            topics: The topics of `Compare`.
+        """
+        if self.state is not _S.STABLE or not self._took_over:
+            return
+        assigned = {partition for partitions in members.values() for partition in partitions}
+        wanted = {TopicPartition(topic, number) for topic, racks in topics.items() for number in range(len(racks))}
+        grows = self._leader is not None and self._leader.must_rejoin(topics)  # from now on: these are the first counts
+        self._rejoin = self._rejoin or grows or self._leader_id not in members or not wanted <= assigned
 
     def leave(self, *, member_lists: bool, reason: str = "") -> None:
         """Leave the group, after everything was committed. A static member sends nothing: its partitions stay assigned
@@ -272,8 +292,10 @@ class Member(BaseMember[ClassicMemberState, ClassicMemberEvent]):
             self._joined(response, now)
 
     def _joined(self, response: JoinGroupResponse, now: float) -> None:
+        leads = response.leader == response.member_id and not response.skip_assignment
+        self._took_over = self.settings.instance_id is not None and not self.member_id and not leads
         self.member_id, self.generation = response.member_id, response.generation_id
-        self._protocol = response.protocol_name or ""
+        self._protocol, self._leader_id = response.protocol_name or "", response.leader
         self._assignment, self._leader = {}, None
         self._confirm_session(now)
         assignor = self._assignors.get(self._protocol)
@@ -305,6 +327,9 @@ class Member(BaseMember[ClassicMemberState, ClassicMemberEvent]):
         except RemoteProtocolError as error:
             self._fail(error)
             return
+        if self._took_over:
+            before, target = target, frozenset([each for each in target if each.topic in self.topics])
+            self._rejoin = self._rejoin or target != before
         removed, added = self.owned - target, target - self.owned
         self._go(_E.SYNCED)
         self._confirm_session(now)
@@ -313,6 +338,8 @@ class Member(BaseMember[ClassicMemberState, ClassicMemberEvent]):
             self._go(_E.REVOKE)
             self._revoke(removed)
         self._effects.append(Assign(added))
+        if self._took_over:
+            self._effects.append(Compare(self.topics if self._leader is None else self._leader.topics))
 
     def _receive_heartbeat(self, sent: Request[Any], response: HeartbeatResponse, now: float, backoff_s: float) -> None:
         error = ErrorCode(response.error_code)

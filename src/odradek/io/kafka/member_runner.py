@@ -10,8 +10,9 @@ import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from random import random
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 import anyio
@@ -20,6 +21,7 @@ from odradek.core.interfaces import Subscription
 from odradek.core.kafka.consumer_group_member import ConsumerGroupMember, ConsumerGroupState
 from odradek.core.kafka.group_effects import (
     Assign,
+    Compare,
     Compute,
     Effect,
     Fail,
@@ -43,8 +45,12 @@ from odradek.io.kafka.offsets import CoordinatorAccess
 from odradek.io.notifier import Notifier
 from odradek.io.retry import retry
 from odradek.types import Broker
-from odradek.wire.kafka.messages.groups import JoinGroupRequest, SyncGroupRequest
+from odradek.wire.kafka.messages.groups import DescribeGroupsRequest, JoinGroupRequest, SyncGroupRequest
 from odradek.wire.kafka.schema import Response
+
+if TYPE_CHECKING:
+    from odradek.core.admin import GroupDescription
+    from odradek.core.kafka.routing_snapshot import RoutingSnapshot
 
 __all__ = ["MemberRunner", "Spawn"]
 
@@ -52,6 +58,9 @@ log = logging.getLogger("odradek.group")
 
 Spawn = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
 """Function that runs a coroutine function in the background, until it returns or the cluster is closed."""
+
+STABLE = "Stable"
+"""The state of a group whose members have their partitions, as brokers call it."""
 
 T = TypeVar("T")
 
@@ -288,6 +297,8 @@ class MemberRunner:
                 tasks.start_soon(self._guard, self._send, effect)
             case Compute():
                 tasks.start_soon(self._guard, self._compute, effect)
+            case Compare():
+                tasks.start_soon(self._guard, self._compare, effect)
             case Lost():
                 self._steps.clear()
                 self._on_lost(effect)
@@ -372,6 +383,33 @@ class MemberRunner:
         if table is not None and needed():
             member.assign(replica_racks(table, compute.topics))
             self._reported.notify()
+
+    async def _compare(self, compare: Compare) -> None:
+        """Tell the member what all members have, unless its generation has ended, or the group is not stable: then it
+        joins again in any case. A group that brokers describe otherwise has no leader (KIP-848)."""
+        from odradek.core.kafka.admin_groups import read_classic_group  # with messages that few members need
+        from odradek.io.kafka.admin_requests import AdminRequests
+
+        member, admin = self.member, AdminRequests(self.access, self.access.metadata)
+        assert isinstance(member, Member)
+        generation, request = member.generation, DescribeGroupsRequest(groups=(self._group,))
+
+        async def describe() -> tuple[RoutingSnapshot, GroupDescription]:
+            table = await self.topics.read(compare.topics)
+            return table, await admin.ask_coordinator(
+                self._group,
+                DescribeGroupsRequest,
+                lambda versions: request,
+                lambda response, broker: read_classic_group(response, self._group, broker),
+                changes=False,
+            )
+
+        with suppress(OdradekError):
+            described = await self.retry(describe, needed=lambda: member.generation == generation)
+            if described is not None and member.generation == generation and described[1].state == STABLE:
+                members = {each.member_id: each.partitions for each in described[1].members}
+                member.compare(members, replica_racks(described[0], compare.topics))
+                self._reported.notify()
 
     async def _resolve(self, resolve: ResolveTopics) -> None:
         """Find the names of topics, however long that takes."""
