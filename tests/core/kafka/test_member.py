@@ -579,6 +579,13 @@ def test_answers_that_fit_nothing_are_refused() -> None:
         driver.answer(OffsetCommitResponse())
 
 
+def test_a_leader_reads_the_subscription_of_kafka_go() -> None:
+    whole = encode_subscription(RangeAssignor(), ["t"], owned=(), previous=(), generation=-1, rack=None)
+    assert whole.endswith(bytes(4) + b"\xff" * 6)  # no owned partitions, no generation, no rack
+    member = decode_member(RangeAssignor(), JoinGroupResponseMember(member_id="m", metadata=b"\0\1" + whole[2:-10]))
+    assert member.topics == {"t"} and member.owned == ()
+
+
 def test_a_subscription_that_cannot_be_read_is_named() -> None:
     with pytest.raises(RemoteProtocolError, match="the subscription of member m7"):
         decode_member(RangeAssignor(), JoinGroupResponseMember(member_id="m7", metadata=b"\x00"))

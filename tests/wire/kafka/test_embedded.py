@@ -44,6 +44,21 @@ def test_a_newer_version_is_read_as_the_newest_that_is_known() -> None:
     )
 
 
+@pytest.mark.parametrize(("said", "is_of"), [(1, 0), (2, 0), (2, 1), (3, 2), (9, 1)])
+def test_one_that_ends_where_an_older_version_does_has_the_fields_of_that(said: int, is_of: int) -> None:
+    subscription = ConsumerProtocolSubscription(
+        topics=("a",),
+        user_data=b"u",
+        owned_partitions=OWNED if is_of else (),
+        generation_id=3 if is_of == 2 else -1,
+    )
+    encoded = said.to_bytes(2, "big") + encode_versioned(subscription, is_of)[2:]
+    assert decode_versioned(ConsumerProtocolSubscription, encoded) == (subscription, said)
+    cut = encoded[:-1]
+    with pytest.raises(RemoteProtocolError, match="ConsumerProtocolSubscription"):
+        decode_versioned(ConsumerProtocolSubscription, cut)
+
+
 @pytest.mark.parametrize("data", [b"", b"\0", b"\xff\xff\0\0\0\0", b"\0\0", b"\0\0\xff\xff\xff\xff"])
 def test_what_is_no_subscription_is_refused(data: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="ConsumerProtocolSubscription"):

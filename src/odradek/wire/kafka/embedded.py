@@ -7,11 +7,12 @@ They have no headers. The consumer protocol begins with its version, which `enco
 from __future__ import annotations
 
 import struct as binary
+from contextlib import suppress
 from typing import Annotated, TypeVar
 
 from odradek.engine import Buffer
 from odradek.errors import RemoteProtocolError
-from odradek.wire.kafka.decode import decoder
+from odradek.wire.kafka.decode import decode, decoder
 from odradek.wire.kafka.encode import encode
 from odradek.wire.kafka.messages.common import TopicPartitions
 from odradek.wire.kafka.schema import (
@@ -53,7 +54,8 @@ def decode_versioned(cls: type[M], data: Buffer) -> tuple[M, int]:
     """Decode a value that its version precedes; also return that version.
 
     A version above the declared ones is read as the highest of them, and the rest is ignored: newer versions only add
-    fields at the end (kafka-specification.md 5.1).
+    fields at the end (kafka-specification.md 5.1). So one that ends where an older version does has the fields of that:
+    kafka-go says 1, and leaves out `owned_partitions`.
 
     Raises:
         RemoteProtocolError: The bytes are not a valid value.
@@ -64,7 +66,13 @@ def decode_versioned(cls: type[M], data: Buffer) -> tuple[M, int]:
     first, last = cls.SPEC.versions
     if version < first:
         raise RemoteProtocolError(f"{cls.__name__} has no version {version}")
-    value, _ = decoder(cls, min(version, last))(data, _VERSION.size)
+    try:
+        value, _ = decoder(cls, min(version, last))(data, _VERSION.size)
+    except RemoteProtocolError:
+        for older in range(min(version, last) - 1, first - 1, -1):
+            with suppress(RemoteProtocolError):
+                return decode(cls, older, data, _VERSION.size), version
+        raise
     return value, version
 
 
