@@ -15,6 +15,7 @@ import pytest
 import trustme
 from tests.io.limits import TimeLimit
 from tests.io.proxy_server import ProxyServer, proxy_server
+from tests.io.test_tcp import raw_socket
 from tests.io.test_tls import Echoed, serving
 from tests.loops import EVERY_LOOP, on
 
@@ -92,6 +93,13 @@ async def echoed(port: int, proxy: Proxy, tls: ssl.SSLContext | None = None) -> 
 async def test_bytes_go_both_ways_to_a_name_that_the_proxy_looks_up(proxy: ProxyServer, plain: int) -> None:
     await echoed(plain, parse_proxy("proxy", proxy.url()))
     assert proxy.asked == [f"{NAME}:{plain}"]
+
+
+async def test_nagle_is_off(proxy: ProxyServer, plain: int) -> None:
+    with anyio.fail_after(60):
+        transport = await tcp.connect(NAME, plain, 30, None, parse_proxy("proxy", proxy.url()))
+        assert raw_socket(transport).getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        await transport.aclose()
 
 
 async def test_tls_goes_through_and_checks_the_name_of_the_broker(

@@ -148,8 +148,8 @@ class _Opening:
         return await opening(host, port)
 
     async def _open_asyncio(self, host: str, port: int) -> Transport:
-        loop = asyncio.get_running_loop()
-        connection = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        loop, family = asyncio.get_running_loop(), socket.AF_INET6 if ":" in host else socket.AF_INET
+        connection = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # the number has Nagle turned off
         transport = AsyncioTransport()
         try:
             connection.setblocking(False)
