@@ -541,6 +541,7 @@ def test_an_unknown_error_of_the_server_is_passed_over_ten_times_in_a_row() -> N
     [
         (E.INVALID_SESSION_TIMEOUT, ["Tuning.session_timeout is 45 s", "group.max.session.timeout.ms"]),
         (E.GROUP_MAX_SIZE_REACHED, ["group.max.size"]),
+        (E.INCONSISTENT_GROUP_PROTOCOL, ["offers range: ", "the option assignors", "one of consumers"]),
     ],
 )
 def test_an_error_that_an_option_causes_names_it(error: ErrorCode, names: list[str]) -> None:

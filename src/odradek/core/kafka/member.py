@@ -7,7 +7,7 @@ those. Heartbeats are sent whenever the member has a generation and no other req
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from odradek.core.kafka.assignors import Assignment, Assignor, Topics
@@ -382,7 +382,7 @@ class Member(BaseMember[ClassicMemberState, ClassicMemberEvent]):
                 )
             case MemberReaction.FAIL:
                 failure = broker_error(error, f"{api} of group {self.settings.group}")
-                failure.hint = _hint(error, self.settings)
+                failure.hint = _hint(error, self.settings, self._assignors)
                 self._fail(failure)
 
     def _lose(self, reason: str, *, forget_id: bool) -> None:
@@ -397,7 +397,7 @@ class Member(BaseMember[ClassicMemberState, ClassicMemberEvent]):
         super()._drop(reason)
 
 
-def _hint(error: ErrorCode, settings: MemberSettings) -> str:
+def _hint(error: ErrorCode, settings: MemberSettings, assignors: Iterable[str]) -> str:
     """Return what to do about an error that ends a member, or an empty string."""
     if error == ErrorCode.INVALID_SESSION_TIMEOUT:
         return (
@@ -406,4 +406,9 @@ def _hint(error: ErrorCode, settings: MemberSettings) -> str:
         )
     if error == ErrorCode.GROUP_MAX_SIZE_REACHED:
         return "the brokers' group.max.size is the number of members that a group may have"
+    if error == ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
+        return (
+            f"this member offers {' and '.join(assignors)}: all members need an assignor in common (the option "
+            "assignors), and the group has to be one of consumers"
+        )
     return ""
