@@ -7,6 +7,7 @@ from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
+from decimal import Decimal
 from typing import Any, Literal, assert_type
 
 import anyio
@@ -97,6 +98,25 @@ async def test_a_guid_may_be_in_front_and_an_id_in_a_header(registry: FakeRegist
         payload = value.SerializeToString() if kind in ("order", "inner") else rest
         head = data[: len(data) - len(payload)]
         assert await read(made, payload, SerdeContext("t", "key", [("x", b""), ("__key_schema_id", head)])) == value
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "payload"),
+    [
+        ('"bytes"', b"\x06abc", b"\x06abc"),
+        ('{"type": "bytes"}', b"", b""),
+        ('{"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}', Decimal("2.56"), b"\1\0"),
+        ('["null", "bytes"]', b"abc", b"\2\6abc"),
+    ],
+)
+async def test_bytes_that_are_no_part_of_a_record_are_written_as_they_are(
+    registry: FakeRegistry, schema: str, value: object, payload: bytes
+) -> None:
+    async with opened(registry) as client:
+        made = client.avro(schema)
+        assert await write(made, value) == b"\0\0\0\0\1" + payload
+        for reader in (made, client.avro()):
+            assert await read(reader, b"\0\0\0\0\1" + payload) == value
 
 
 @pytest.mark.parametrize("framing", ["header", "prefix"])

@@ -13,6 +13,7 @@ from fastavro.schema import SchemaParseException, UnknownType
 
 from odradek.errors import ConfigError
 from odradek.registry.schemas import Dependency, RegisteredSchema
+from odradek.wire.kafka.primitives import encode_uvarint, read_uvarint
 
 __all__ = ["AvroFormat", "parse_schemas"]
 
@@ -54,8 +55,12 @@ def _defined(schema: Any, named: Mapping[str, Any], known: set[str]) -> Any:
     return made
 
 
+def _is_bytes(schema: Any) -> bool:
+    return schema == "bytes" or (isinstance(schema, dict) and schema.get("type") == "bytes")
+
+
 class AvroFormat:
-    """The format Avro."""
+    """The format Avro. A payload that is `bytes` alone, and no record, is in Confluent's format without their size."""
 
     kind = "AVRO"
     dependencies: tuple[Dependency, ...] = ()
@@ -77,9 +82,12 @@ class AvroFormat:
     def _encode(self, schema: Any, value: Any) -> bytes:
         out = BytesIO()
         fastavro.schemaless_writer(out, schema, value)
-        return out.getvalue()
+        encoded = out.getvalue()
+        return encoded[read_uvarint(encoded, 0)[1] :] if _is_bytes(schema) else encoded
 
     def _decode(self, writer: Any, payload: bytes) -> Any:
+        if _is_bytes(writer):
+            payload = encode_uvarint(len(payload) << 1) + payload
         rest = BytesIO(payload)
         value = fastavro.schemaless_reader(rest, writer, self._reader)
         if left := len(payload) - rest.tell():
