@@ -334,6 +334,26 @@ async def test_a_schema_is_known_by_each_name_that_others_have_for_it(registry: 
             await write(checked, {"n": 1, "p": {"n": "x"}})
 
 
+@pytest.mark.parametrize(("id_key", "draft"), [("$id", "07"), ("id", "04")])
+async def test_names_of_other_schemas_are_relative_to_the_id_of_the_one_that_has_them(
+    registry: FakeRegistry, id_key: str, draft: str
+) -> None:
+    """As for registries, and for the writers of Java."""
+    registry.add("number", '{"type": "integer"}', "JSON")
+    schema = {
+        "$schema": f"http://json-schema.org/draft-{draft}/schema#",
+        id_key: "https://example.com/orders/pair.json",
+        "properties": {"n": {"$ref": "number.json"}},
+    }
+    number = {"name": "number.json", "subject": "number", "version": 1}
+    registry.add("t-value", json.dumps(schema), "JSON", [number])
+    async with opened(registry) as client:
+        checked = client.json_schema(registration="latest")
+        assert await read(client.json_schema(), await write(checked, {"n": 1})) == {"n": 1}
+        with pytest.raises(Exception, match="'x' is not of type 'integer'"):
+            await write(checked, {"n": "x"})
+
+
 async def test_a_reference_to_nothing_is_an_error_of_the_registry(registry: FakeRegistry) -> None:
     registry.add("t-value", OLD, references=[{"name": "I", "subject": "inner", "version": 3}])
     async with opened(registry) as client:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from urllib.parse import urljoin
 
 from jsonschema.exceptions import SchemaError
 from jsonschema.protocols import Validator
@@ -20,16 +21,23 @@ from odradek.serde import encode_json
 __all__ = ["JsonFormat"]
 
 
+def _resource(parsed: Any) -> Resource[Any]:
+    return Resource.from_contents(parsed, default_specification=DRAFT7)
+
+
 def _validator(schema: RegisteredSchema) -> Validator:
-    """Return what checks values. Raises ConfigError."""
+    """Return what checks values. Names of other schemas are relative to the id of this one, as they are in it. Raises
+    ConfigError."""
     try:
         parsed = json.loads(schema.text)
-        named = zip(schema.names, map(json.loads, schema.references), strict=True)
-        known: Registry[Any] = Registry().with_resources(
-            (name, Resource.from_contents(each, default_specification=DRAFT7)) for name, each in named
-        )
         kind = validator_for(parsed)
         kind.check_schema(parsed)
+        base = _resource(parsed).id() or ""
+        known: Registry[Any] = Registry().with_resources(
+            (uri, _resource(json.loads(text)))
+            for name, text in zip(schema.names, schema.references, strict=True)
+            for uri in {name, urljoin(base, name)}
+        )
     except (ValueError, TypeError, SchemaError) as error:
         raise ConfigError(f"not a JSON Schema: {error}") from None
     return kind(parsed, registry=known)
