@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import math
 import sys
 from base64 import b64encode
 
 import pytest
 from google.protobuf import descriptor_pb2, text_format
 from google.protobuf.json_format import MessageToDict
+from tests.registry.fake import serving
 
-from odradek.cli.registry_values import _message_class
+from odradek.cli.registry_values import _message_class, record_decoder
 from odradek.errors import ConfigError
+from odradek.registry import SchemaRegistry
 from odradek.registry.schemas import RegisteredSchema
+from odradek.serde import SerdeContext, Serializer
+from odradek.types import Position, Record, TopicPartition
 
 
 def file(*imports: str, fields: str) -> str:
@@ -26,6 +32,12 @@ def file(*imports: str, fields: str) -> str:
 def field(name: str, number: int, of_type: str) -> str:
     kind = f'type: TYPE_MESSAGE type_name: "{of_type}"'
     return f'field {{ name: "{name}" number: {number} {kind} label: LABEL_OPTIONAL }}'
+
+
+async def printed(url: str, data: bytes) -> object:
+    async with record_decoder(url, ["value"]) as decode:
+        made = await decode(Record(data, None, (), None, None, Position(0), Position(1), 0, TopicPartition("t", 0)))
+    return json.loads(made.value or b"", parse_constant=pytest.fail)
 
 
 def decoded(schema: RegisteredSchema, data: bytes) -> object:
@@ -66,3 +78,27 @@ def test_a_file_that_the_registry_has_is_that_of_the_registry() -> None:
     ).decode()
     schema = RegisteredSchema("PROTOBUF", text, (own,), ("confluent/type/decimal.proto",))
     assert decoded(schema, b"\x0a\x02\x08\x05") == {"o": {"n": 5}}
+
+
+@pytest.mark.anyio
+async def test_numbers_that_json_does_not_have_are_texts() -> None:
+    fields = [{"name": "a", "type": {"type": "array", "items": "double"}}, {"name": "f", "type": "float"}]
+    schema = json.dumps({"type": "record", "name": "R", "fields": fields})
+    with serving() as fake:
+        async with SchemaRegistry(fake.url) as registry:
+            made: Serializer[object] = registry.avro(schema)
+            value = {"a": [1.5, math.inf, -math.inf], "f": math.nan}
+            written = made.serialize(value, SerdeContext("t", "value", []))
+            data = written if isinstance(written, bytes) else await written
+        assert await printed(fake.url, data) == {"a": [1.5, "Infinity", "-Infinity"], "f": "NaN"}
+
+
+@pytest.mark.anyio
+async def test_any_may_hold_what_the_schema_has() -> None:
+    text = file("google/protobuf/any.proto", fields=field("item", 1, ".google.protobuf.Any"))
+    value = _message_class(RegisteredSchema("PROTOBUF", text), (0,))()
+    value.item.type_url = "type.googleapis.com/Order"
+    with serving() as fake:
+        number = fake.add("t-value", text, "PROTOBUF")
+        data = b"\0" + number.to_bytes(4, "big") + b"\0" + value.SerializeToString()
+        assert await printed(fake.url, data) == {"item": {"@type": "type.googleapis.com/Order"}}

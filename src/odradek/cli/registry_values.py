@@ -78,14 +78,24 @@ class _JsonTexts(Deserializer[bytes]):
         if schema.kind == "PROTOBUF":
             from google.protobuf.json_format import MessageToDict
 
-            value = MessageToDict(value, preserving_proto_field_name=True)
-        return json.dumps(value, ensure_ascii=False, default=_plain).encode()
+            pool = value.DESCRIPTOR.file.pool  # has the types of what an Any holds
+            value = MessageToDict(value, preserving_proto_field_name=True, descriptor_pool=pool)
+        return _json(value).encode()
 
     async def _deserializer(self, key: int | str, schema: RegisteredSchema, path: tuple[int, ...]) -> Deserializer[Any]:
         if schema.kind == "PROTOBUF":
             serialized = await self._registry.schema(key, serialized=True)
             return self._registry.protobuf(_message_class(serialized or schema, path))
         return self._registry.avro() if schema.kind == "AVRO" else self._registry.json_schema()
+
+
+def _json(value: object) -> str:
+    """Return a value as JSON: NaN and Infinity, for which it has no numbers, as texts, as Protobuf has them."""
+    try:
+        return json.dumps(value, ensure_ascii=False, default=_plain, allow_nan=False)
+    except ValueError:
+        numbered = json.dumps(value, default=_plain)
+        return json.dumps(json.loads(numbered, parse_constant=str), ensure_ascii=False)
 
 
 def _plain(value: object) -> str:
