@@ -96,6 +96,18 @@ async def test_records_are_not_deleted_beyond_the_end_or_of_a_partition_that_is_
         assert results.done == {P1: 0} and await k.positions("t", EARLIEST) == {P0: 0, P1: 0}
 
 
+@pytest.mark.parametrize("policy", ["", "delete", "compact", "compact,delete"])
+async def test_records_of_a_topic_that_is_only_compacted_are_not_deleted(cluster: MemoryCluster, policy: str) -> None:
+    async with cluster.connect() as k:
+        (await k.admin.alter_topic_configs({"t": {"cleanup.policy": policy}})).check()
+        results = await k.admin.delete_records({P0: 4, P1: 99})
+        names = {p: error.name for p, error in results.failed.items() if isinstance(error, od.BrokerError)}
+        if policy == "compact":
+            assert (names, results.done) == ({P0: "POLICY_VIOLATION", P1: "POLICY_VIOLATION"}, {})
+        else:
+            assert (names, results.done) == ({P1: "OFFSET_OUT_OF_RANGE"}, {P0: 4})
+
+
 async def test_positions_are_reset_only_without_a_dry_run_and_can_be_put_back(cluster: MemoryCluster) -> None:
     async with cluster.connect() as k:
         await k.driver.offsets("g").commit({P0: Position(3)})

@@ -149,6 +149,8 @@ class MemoryAdmin(ClusterAdmin):
 
         def delete(partition: TopicPartition) -> Position:
             log, position = _log(self._state, partition), before[partition]
+            if not self._state.may_delete(partition.topic):
+                raise broker_error(ErrorCode.POLICY_VIOLATION, f"{partition} is compacted")
             if position is not None and position > log.end:
                 raise broker_error(ErrorCode.OFFSET_OUT_OF_RANGE, f"{partition} ends at {log.end}")
             log.delete_before(log.end if position is None else position)

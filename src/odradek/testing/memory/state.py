@@ -121,6 +121,10 @@ class ClusterState:
         """Return True if every record of a topic has to have a key: it would be compacted."""
         return "compact" in self._config(topic, "cleanup.policy")
 
+    def may_delete(self, topic: str) -> bool:
+        """Return True if the oldest records of a topic may be deleted: it is not only compacted."""
+        return "delete" in self._config(topic, "cleanup.policy") or not self.needs_keys(topic)
+
     def _config(self, topic: str, name: str) -> str:
         return self.configs.get(topic, {}).get(name, DEFAULTS[name])
 
