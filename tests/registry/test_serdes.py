@@ -472,12 +472,13 @@ async def test_a_registry_without_descriptors_leaves_the_file_of_the_reader(
 ) -> None:
     source = {"schema": 'syntax = "proto3"; package shop;', "schemaType": "PROTOBUF"}
     registry.add("t-value", source["schema"], "PROTOBUF")
-    registry.faults = [(200, json.dumps(source).encode()), (status, json.dumps(source).encode())]
+    answer = source if status == 200 else {"error_code": 42207, "message": "Invalid format"}
+    registry.faults = [(200, json.dumps(source).encode()), (status, json.dumps(answer).encode())]
     async with opened(registry) as client:
         assert await read(client.protobuf(Order), b"\0\0\0\0\1\0" + make_order().SerializeToString()) == make_order()
 
 
-@pytest.mark.parametrize("status", [503, 401])
+@pytest.mark.parametrize("status", [503, 401, 404, 302, 200])  # the last ones are those of a proxy
 async def test_a_registry_that_is_away_or_refuses_the_credentials_keeps_its_records(
     registry: FakeRegistry, status: int
 ) -> None:

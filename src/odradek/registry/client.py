@@ -23,13 +23,13 @@ from odradek.io.security import SECURITY, Security, TokenProvider, ask_provider
 from odradek.io.tls import ContextSource
 from odradek.registry.schemas import (
     MISSING_CODES,
-    REFUSED_CREDENTIALS,
     Reference,
     RegisteredSchema,
     RegistryError,
     Schema,
     SchemaId,
     complete,
+    passes_soon,
 )
 from odradek.registry.serdes import RegistrySerde, SerdeOptions, load_format
 from odradek.registry.shared_calls import SharedCalls
@@ -296,12 +296,14 @@ class SchemaRegistry:
         if response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
             self._attempts += 1
         why = error.get("message") or "what answers is no schema registry"
-        raise RegistryError(self._shown, f"status {response.status_code}: {why}", response.status_code)
+        failed = RegistryError(self._shown, f"status {response.status_code}: {why}", response.status_code)
+        failed.retriable |= "error_code" not in error
+        raise failed
 
 
 def _passes_soon(error: OdradekError) -> bool:
     """Return True if another attempt may succeed within one look-up."""
-    return error.retriable and getattr(error, "status", None) not in REFUSED_CREDENTIALS
+    return error.retriable and passes_soon(getattr(error, "status", None))
 
 
 def _base(url: object) -> str:

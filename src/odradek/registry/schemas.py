@@ -19,6 +19,7 @@ __all__ = [
     "Schema",
     "SchemaId",
     "complete",
+    "passes_soon",
 ]
 
 MISSING_CODES = (40401, 40402, 40403)
@@ -30,9 +31,14 @@ REFUSED_CREDENTIALS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 """Statuses of a registry that refuses the credentials: they say nothing of a record, and may be renewed."""
 
 
+def passes_soon(status: int | None) -> bool:
+    """Return True if another attempt may succeed at once, after an answer with this status (None: no answer)."""
+    return status is None or status in (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS) or status >= 500
+
+
 class RegistryError(OdradekError):
     """A schema registry did not answer, or refused a request. It is retriable if it says nothing of a schema: also if
-    the registry refused the credentials, which may be renewed.
+    the registry refused the credentials, which may be renewed, or something else answered, such as a proxy.
 
     Args:
         url: The registry, without credentials.
@@ -44,7 +50,7 @@ class RegistryError(OdradekError):
     def __init__(self, url: str, why: str, status: int | None = None, schema: int | str | None = None) -> None:
         super().__init__(url, why, status, schema)
         self.url, self.why, self.status, self.schema = url, why, status, schema
-        self.retriable = status is None or status in (*REFUSED_CREDENTIALS, 408, 429) or status >= 500
+        self.retriable = passes_soon(status) or status in REFUSED_CREDENTIALS
 
     def message(self) -> str:
         return f"schema registry {self.url}: {self.why}"
