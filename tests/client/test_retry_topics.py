@@ -222,6 +222,13 @@ async def test_retry_topics_that_cannot_be_are_refused(retry_topics: Any, kind: 
             await consumer.each(Handler(), retry_topics=retry_topics)
 
 
+@pytest.mark.parametrize("pattern", [{"include": r"t(\.5s)?"}, {"exclude": r"t\.1m|x.*"}])
+async def test_a_retry_topic_that_no_pattern_selects_is_refused(pattern: Any) -> None:
+    async with make_cluster().connect() as k, k.consumer(group="g", **pattern) as consumer:
+        with pytest.raises(ConfigError, match=r"retry_topics: 't\.1m' is not consumed"):
+            await consumer.each(Handler(), retry_topics={"t.5s": 5.0, "t.1m": 60.0})
+
+
 @pytest.mark.parametrize(
     ("headers", "due", "attempts"),
     [

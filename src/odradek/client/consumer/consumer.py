@@ -204,9 +204,9 @@ class Consumer(PartitionReaderBase):
                 that the handler raised although nothing cancelled it is raised as OdradekError.
         """
         chosen: HandlerArguments = arguments.resolve(HandlerArguments, options)
-        consumed = self._subscription.topics
-        if consumed is not None and (missing := chosen["retry_topics"].keys() - consumed.keys()):
-            raise ConfigError(f"retry_topics: {min(missing)!r} is not consumed: name it among the consumer's topics")
+        for topic in chosen["retry_topics"]:
+            if not self._subscription.selects(topic):
+                raise ConfigError(f"retry_topics: {topic!r} is not consumed: name it among the consumer's topics")
         pool = HandlerPool(
             _HANDLER("handle", handle),
             chosen,

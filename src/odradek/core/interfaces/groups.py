@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -42,6 +43,13 @@ class Subscription:
     commit_metadata: str = ""
     revoke_within: float = 3.0
     max_blocked_s: float = 0.0
+
+    def selects(self, topic: str) -> bool:
+        """Return True if a topic is one of these."""
+        if self.topics is not None:
+            return topic in self.topics
+        matches = re.fullmatch(self.include or self.exclude or "", topic) is not None
+        return matches == (self.exclude is None)
 
 
 class Assignment(NamedTuple):

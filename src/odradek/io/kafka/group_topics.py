@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
@@ -32,7 +31,6 @@ class GroupTopics:
 
     def __init__(self, subscription: Subscription, metadata: KafkaMetadata, ask: Callable[..., Awaitable[Any]]) -> None:
         self._subscription, self._metadata, self._ask = subscription, metadata, ask
-        self._pattern = re.compile(subscription.include or subscription.exclude or "")
         self._of_members: Collection[str] = ()
 
     @property
@@ -88,7 +86,7 @@ class GroupTopics:
         wanted = self._subscription
         if wanted.topics is not None:
             return frozenset(wanted.topics)
-        return frozenset(t for t in self.table.topics if bool(self._pattern.fullmatch(t)) == (wanted.exclude is None))
+        return frozenset(filter(wanted.selects, self.table.topics))
 
     def leaves_out(self, topic: str) -> bool:
         """Return True for Kafka's own topics, which no pattern selects. Coordinators assign them all the same."""

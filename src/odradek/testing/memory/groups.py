@@ -433,6 +433,4 @@ def streams_of(subscription: Subscription, topic: str) -> int:
     """Return how many streams a member has for a topic: 0 if it does not consume it."""
     if subscription.topics is not None:
         return subscription.topics.get(topic, 0)
-    included = subscription.include is not None
-    pattern = subscription.include if included else subscription.exclude
-    return subscription.streams if (re.fullmatch(pattern or "", topic) is not None) is included else 0
+    return subscription.streams if subscription.selects(topic) else 0
