@@ -7,6 +7,7 @@ from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
+from datetime import date
 from decimal import Decimal
 from typing import Any, Literal, assert_type
 
@@ -250,6 +251,40 @@ async def test_values_are_read_with_another_schema(registry: FakeRegistry) -> No
         with pytest.raises(PayloadError, match="SchemaResolutionError") as failed:
             await read(client.avro(OLD), newer)
         assert failed.value.schema == 2
+
+
+DAY: Any = {"type": "int", "logicalType": "date"}
+PRICE: Any = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
+DAYS: Any = {"type": "record", "name": "I", "fields": [{"name": "day", "type": DAY, "default": 1}]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "value"),
+    [
+        ("bytes", "\u00ff", b"\xff"),
+        (["null", "bytes"], None, None),
+        ([{"type": "fixed", "name": "F", "size": 2}, "null"], "\u00ff\0", b"\xff\0"),
+        (PRICE, "\u0001\0", Decimal("2.56")),
+        (DAY, 1, date(1970, 1, 2)),
+        ({"type": "array", "items": DAY}, [1, 2], [date(1970, 1, 2), date(1970, 1, 3)]),
+        ({"type": "map", "values": "bytes"}, {"a": "\u00ff"}, {"a": b"\xff"}),
+        (DAYS, {}, {"day": date(1970, 1, 2)}),
+        (["null", DAYS], {"day": 2}, {"day": date(1970, 1, 3)}),
+        ({"type": "string", "logicalType": "uuid"}, "", ""),
+    ],
+)
+async def test_defaults_of_a_reader_are_values_as_its_records_have_them(
+    registry: FakeRegistry, kind: Any, default: Any, value: Any
+) -> None:
+    new = json.loads(OLD)
+    new["fields"].append({"name": "new", "type": kind, "default": default})
+    async with opened(registry) as client:
+        data, reader = await write(client.avro(OLD), {"id": 1}), client.avro(json.dumps(new))
+        for _ in range(2):
+            made = await read(reader, data)
+            assert made == {"id": 1, "new": value}
+            if isinstance(value, list | dict):
+                made["new"].clear()  # that of this record alone
 
 
 async def test_schemas_have_what_they_refer_to(registry: FakeRegistry) -> None:

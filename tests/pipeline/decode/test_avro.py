@@ -167,6 +167,21 @@ def test_names_are_known_after_their_first_use_and_from_references() -> None:
     assert made.decode(pa.array([b"\x02\0\x02"])).rows.to_pylist() == [{"x": {"a": 1, "b": ""}, "e": "B"}]
 
 
+def test_defaults_of_a_table_are_values_as_its_records_have_them() -> None:
+    price = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
+    times = {"type": "record", "name": "T", "fields": [{"name": "raw", "type": "bytes", "default": "\u0080"}]}
+    added: list[dict[str, Any]] = [
+        {"name": "raw", "type": ["bytes", "null"], "default": "\u00ff"},
+        {"name": "price", "type": price, "default": "\u0001\u0080"},
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}, "default": 1},
+        {"name": "inner", "type": times, "default": {}},
+    ]
+    table = json.dumps({"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}, *added]})
+    made = AvroDecoder(parse_avro(record_of(id="long")), parse_avro(table))
+    row = {"raw": b"\xff", "price": Decimal("3.84"), "day": date(1970, 1, 2), "inner": {"raw": b"\x80"}}
+    assert made.decode(pa.array([b"\x02"])).rows.to_pylist() == [{"id": 1, **row}]
+
+
 def test_a_decoding_can_be_pickled() -> None:
     decoding = pickle.loads(pickle.dumps(Decoding("avro", schema=record_of(id="long"))))
     assert outcomes(decoding.decoder(), [b"\x02"]) == [{"id": 1}]

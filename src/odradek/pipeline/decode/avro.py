@@ -27,7 +27,7 @@ from odradek.errors import ConfigError
 from odradek.pipeline.decode.columns import Array, Record, RowCollector, ValueDecoder, fit_rows
 from odradek.pipeline.decode.dead import DeadReason, UndecodableError, list_of, map_of, struct_of
 from odradek.pipeline.decode.fields import MAX_DEPTH, MILLISECONDS, TIME, decimal_of_bytes, limits_of, type_name
-from odradek.registry.avro import parse_schemas
+from odradek.registry.avro import decode_defaults, parse_schemas, without_logical_types
 
 __all__ = ["AvroDecoder", "AvroNode", "AvroSchema", "parse_avro", "read_avro"]
 
@@ -239,8 +239,9 @@ def parse_avro(text: str, references: tuple[str, ...] = (), *, lenient: bool = F
         ConfigError: It is not the schema of a record, or has a type that tables cannot have.
     """
     named: dict[str, AvroNode | None] = {}
+    types: dict[str, Any] = {}
     try:
-        for schema in parse_schemas((*references, text)):
+        for schema in parse_schemas((*references, text), types):
             root = _node(schema, named, lenient=lenient)
     except ConfigError:
         raise
@@ -248,17 +249,13 @@ def parse_avro(text: str, references: tuple[str, ...] = (), *, lenient: bool = F
         raise ConfigError(f"not an Avro schema: {error!r}") from None
     if root.kind != "record":
         raise ConfigError(f"the Avro schema must be that of a record, not {root.kind}")
-    return AvroSchema(root, _without_logical(schema))
+    plain = without_logical_types(schema)
+    decode_defaults(plain, without_logical_types(types))
+    return AvroSchema(root, plain)
 
 
 def _lacks_fields(node: AvroNode) -> bool:
     return (node.kind == "record" and not node.children) or any(map(_lacks_fields, node.children.values()))
-
-
-def _without_logical(schema: Any) -> Any:
-    if isinstance(schema, dict):
-        return {key: _without_logical(value) for key, value in schema.items() if key != "logicalType"}
-    return [_without_logical(each) for each in schema] if isinstance(schema, list) else schema
 
 
 _PRIMITIVES: Mapping[str, AvroNode] = {
