@@ -127,6 +127,7 @@ def _pem_file(text: str) -> Iterator[str]:
     """Write a text to a file that this user alone can read: OpenSSL takes a private key from a file only. It is closed,
     because Windows opens no temporary file a second time."""
     import tempfile  # with shutil, and all that it can unpack
+    from pathlib import Path
 
     try:
         with tempfile.TemporaryDirectory(prefix="odradek-") as directory:
