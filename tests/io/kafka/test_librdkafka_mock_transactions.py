@@ -225,7 +225,6 @@ async def test_errors_of_aborts(bench: Workbench) -> None:
     special = {
         "fenced": FENCED,
         "coordinator found again": COORDINATOR_MOVED,
-        "over": ABORTABLE,
         "over, new epoch": NEW_EPOCH,
     }
     assert await bench.outcomes(attempt) == expected(lambda code: "repeated" if code.retriable else "error", special)

@@ -309,7 +309,7 @@ class Consumer(PartitionReaderBase):
         Raises ConfigError for a partition that is not assigned to this member, or that is being assigned:
         `on_assigned` returns where it begins.
         """
-        if partition not in self._fetcher.cursors and partition in self.assignment:
+        if self._fetched([partition])[1]:
             raise ConfigError(f"{partition} is being assigned or revoked: on_assigned returns where a partition begins")
         super().seek(partition, start)
         self._owned.restart(partition, Position(start) if isinstance(start, int) else None)
