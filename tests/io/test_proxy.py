@@ -15,7 +15,7 @@ import pytest
 import trustme
 from tests.io.limits import TimeLimit
 from tests.io.proxy_server import ProxyServer, proxy_server
-from tests.io.test_tcp import raw_socket
+from tests.io.test_tcp import is_kept_alive, raw_socket
 from tests.io.test_tls import Echoed, serving
 from tests.loops import EVERY_LOOP, on
 
@@ -95,10 +95,11 @@ async def test_bytes_go_both_ways_to_a_name_that_the_proxy_looks_up(proxy: Proxy
     assert proxy.asked == [f"{NAME}:{plain}"]
 
 
-async def test_nagle_is_off(proxy: ProxyServer, plain: int) -> None:
+async def test_nagle_is_off_and_the_connection_is_kept_alive(proxy: ProxyServer, plain: int) -> None:
     with anyio.fail_after(60):
         transport = await tcp.connect(NAME, plain, 30, None, parse_proxy("proxy", proxy.url()))
         assert raw_socket(transport).getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert is_kept_alive(transport)
         await transport.aclose()
 
 

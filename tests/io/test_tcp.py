@@ -62,13 +62,21 @@ def raw_socket(link: Transport) -> Any:
     return link._stream.extra(SocketAttribute.raw_socket)
 
 
-async def test_connects_and_turns_nagle_off() -> None:
+def is_kept_alive(link: Transport) -> bool:
+    """Return whether the system probes the connection once it has been unused for a minute."""
+    connected = raw_socket(link)
+    idle_s: int = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+    return idle_s == 60 and bool(connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+
+
+async def test_connects_turns_nagle_off_and_keeps_alive() -> None:
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
     taker = Taker()
     async with anyio.create_task_group() as group:
         group.start_soon(serve_once, listener, b"hello")
         link = await tcp.connect("127.0.0.1", listener.extra(SocketAttribute.local_port), 5)
         assert raw_socket(link).getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert is_kept_alive(link)
         await link.run(taker)
         assert (taker.data, taker.why) == (b"hello", "closed by the peer")
         group.cancel_scope.cancel()

@@ -24,7 +24,7 @@ from odradek.io.tls import ContextSource, client_context, tls_alert, tls_error
 from odradek.io.transport import Transport
 
 from .limits import TimeLimit
-from .test_tcp import raw_socket
+from .test_tcp import is_kept_alive, raw_socket
 
 pytestmark = pytest.mark.anyio
 anyio_backend = on(EVERY_LOOP)
@@ -149,10 +149,11 @@ async def test_bytes_go_both_ways_and_the_end_is_noticed(echo: int, trusting: ss
     assert handler.ended == "closed by the peer"
 
 
-async def test_nagle_is_off(echo: int, trusting: ssl.SSLContext) -> None:
+async def test_nagle_is_off_and_the_connection_is_kept_alive(echo: int, trusting: ssl.SSLContext) -> None:
     with anyio.fail_after(60):
         transport = await tcp.connect("localhost", echo, 30, trusting)
         assert raw_socket(transport).getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert is_kept_alive(transport)
         await transport.aclose()
 
 

@@ -48,6 +48,8 @@ current task or from this variable, which is not set in a program that began wit
 CLOSE_S = 1.0
 """Maximum time of closing (s). It takes no round trip; the bound is for streams that misbehave."""
 
+KEEP_ALIVE_S = {"TCP_KEEPIDLE": 60, "TCP_KEEPALIVE": 60, "TCP_KEEPINTVL": 10}
+"""After how long the system probes an unused connection, and again without an answer (s): tcp(7), and macOS's name."""
 ENDED = "closed by the peer"
 BROKEN = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
@@ -254,8 +256,10 @@ class AsyncioTransport(asyncio.BufferedProtocol):
         # a limit of 0 would pause an empty buffer, and nothing would resume it.
         secured = self._transport.get_extra_info("ssl_object") is not None
         self._transport.set_write_buffer_limits(1 if secured else 0, 0)
+        connected = self._transport.get_extra_info("socket")
+        _keep_alive(connected)
         if not secured:
-            self._received.socket = self._transport.get_extra_info("socket")
+            self._received.socket = connected
         self._transport.pause_reading()  # nothing is accepted before `run`
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -322,6 +326,8 @@ class StreamTransport:
         self._handler: TransportHandler | None = None  # during `run`
         self._broken = ""  # why nothing more can be sent
         self._alert: ssl.SSLError | None = None
+        if (connected := stream.extra(SocketAttribute.raw_socket, None)) is not None:
+            _keep_alive(connected)
 
     async def run(self, handler: TransportHandler) -> None:
         self._handler = handler
@@ -471,6 +477,16 @@ class TrioTransport(StreamTransport):
             return False
         self._received.pass_on(self._handler, size)
         return True
+
+
+def _keep_alive(connected: socket.socket) -> None:
+    """Have the system probe an unused connection: it does not become unused for a load balancer, some of which forget
+    connections after 4 minutes without a word, and the end of a peer that has vanished is noticed."""
+    with suppress(OSError):  # a connection that has ended
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, seconds in KEEP_ALIVE_S.items():
+            if hasattr(socket, name):
+                connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), seconds)
 
 
 def _unsent_bytes(connected: socket.socket, waiting: int) -> int | None:
