@@ -28,13 +28,16 @@ class TokenError(OdradekError):
 
 
 async def ask_provider(provider: TokenProvider) -> str | tuple[str, float]:
-    """Return what a token provider returns. Raises what it raises, and TypeError if that has no token.
+    """Return what a token provider returns. Raises what it raises, and TokenError if that has no token.
 
     Cancellation: that of the provider. One that raises CancelledError although this task is not cancelled, because it
     awaits a task that was, has failed: the error of `concurrent.futures` stands for it.
     """
+    called: object = provider()
+    if not isinstance(called, Awaitable):
+        raise TokenError(f"the token provider is no asynchronous function: its call returned {type(called).__name__}")
     try:
-        answer = await provider()
+        answer = await called
     except asyncio.CancelledError as error:
         if is_cancelled():
             raise
@@ -42,7 +45,8 @@ async def ask_provider(provider: TokenProvider) -> str | tuple[str, float]:
     match answer:
         case str() | (str(), int() | float()):
             return answer
-    raise TypeError("a token provider returns a text, or a text and the time when it expires (s since the epoch)")
+    expected = "a text, or a text and the time when it expires (s since the epoch)"
+    raise TokenError(f"the token provider returned {type(answer).__name__}, not {expected}")
 
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")

@@ -19,7 +19,7 @@ from odradek.core.backoff import Backoff
 from odradek.errors import Closed, ConfigError, OdradekError
 from odradek.io.http import closing_handshakes
 from odradek.io.retry import retry
-from odradek.io.security import SECURITY, Security, TokenProvider, ask_provider
+from odradek.io.security import SECURITY, Security, TokenError, TokenProvider, ask_provider
 from odradek.io.tls import ContextSource
 from odradek.registry.schemas import (
     MISSING_CODES,
@@ -275,8 +275,8 @@ class SchemaRegistry:
             return self._token or ""
         try:
             made = await ask_provider(self._token)
-        except OdradekError:
-            raise
+        except TokenError as error:
+            raise RegistryError(self._shown, f"no token: {error.message()}") from error
         except Exception as error:  # whatever a provider raises; its text may have a secret
             why = f"no token: the token provider raised {type(error).__name__}"
             raise RegistryError(self._shown, why) from error

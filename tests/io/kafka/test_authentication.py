@@ -145,6 +145,22 @@ async def test_a_provider_that_fails_is_an_error_that_shows_its_kind_and_not_its
     assert source.token == "t2"
 
 
+async def test_a_provider_that_is_not_asynchronous_or_returns_no_token_is_an_error_that_says_so_at_once() -> None:
+    def synchronous() -> Any:
+        return "secret"
+
+    async def nothing() -> Any:
+        return ("secret", None)
+
+    for provider, why in (
+        (synchronous, r"the token provider is no asynchronous function: its call returned str"),
+        (nothing, r"the token provider returned tuple, not a text, or a text and the time when it expires"),
+    ):
+        with pytest.raises(Unreachable, match=f"no token: {why}") as caught:
+            await TokenSource(provider, 1.0).ensure("b:1")
+        assert not caught.value.retriable and "secret" not in str(caught.value)
+
+
 async def test_a_provider_that_fails_does_no_harm_while_the_old_token_is_valid() -> None:
     provider = Provider(lifetime=100.0)
     source = provider.source()
