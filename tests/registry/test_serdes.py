@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -387,6 +388,26 @@ async def test_names_of_other_schemas_are_relative_to_the_id_of_the_one_that_has
         assert await read(client.json_schema(), await write(checked, {"n": 1})) == {"n": 1}
         with pytest.raises(Exception, match="'x' is not of type 'integer'"):
             await write(checked, {"n": "x"})
+
+
+async def test_prices_are_multiples_of_a_hundredth(registry: FakeRegistry) -> None:
+    """As for the writers of Java: as floats, 19.99 / 0.01 is no whole number."""
+    schema = '{"properties": {"price": {"type": "number", "multipleOf": 0.01}}}'
+    async with opened(registry) as client:
+        checked = client.json_schema(schema)
+        for price in (19.99, 0.07, 1e300, 5, -4.35):
+            assert await read(checked, await write(checked, {"price": price})) == {"price": price}
+        for price in (19.995, 1e-9, math.inf):
+            with pytest.raises(Exception, match=r"\$\.price: .* is not a multiple of 0\.01"):
+                await write(checked, {"price": price})
+
+
+async def test_a_json_schema_that_does_not_say_its_draft_is_of_draft_7(registry: FakeRegistry) -> None:
+    async with opened(registry) as client:
+        checked = client.json_schema('{"items": [{"type": "integer"}, {"type": "string"}]}')
+        assert await read(checked, await write(checked, [1, "a"])) == [1, "a"]
+        with pytest.raises(Exception, match="'b' is not of type 'integer'"):
+            await write(checked, ["b", "a"])
 
 
 async def test_a_reference_to_nothing_is_an_error_of_the_registry(registry: FakeRegistry) -> None:

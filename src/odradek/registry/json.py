@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
+from fractions import Fraction
 from functools import partial
 from typing import Any
 from urllib.parse import urljoin
 
-from jsonschema.exceptions import SchemaError
+from jsonschema.exceptions import SchemaError, ValidationError
 from jsonschema.protocols import Validator
-from jsonschema.validators import validator_for
+from jsonschema.validators import Draft7Validator, extend, validator_for
 from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT7
 
@@ -25,12 +27,20 @@ def _resource(parsed: Any) -> Resource[Any]:
     return Resource.from_contents(parsed, default_specification=DRAFT7)
 
 
+def _multiple_of(validator: Validator, divisor: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
+    """Check `multipleOf` by the decimal numbers that were written: 19.99 is a multiple of 0.01, and not as floats."""
+    if validator.is_type(value, "number") and not (
+        math.isfinite(value) and (Fraction(str(value)) / Fraction(str(divisor))).denominator == 1
+    ):
+        yield ValidationError(f"{value!r} is not a multiple of {divisor}")
+
+
 def _validator(schema: RegisteredSchema) -> Validator:
-    """Return what checks values. Names of other schemas are relative to the id of this one, as they are in it. Raises
-    ConfigError."""
+    """Return what checks values. Names of other schemas are relative to the id of this one, as they are in it. One that
+    does not say its draft is of draft 7, as for registries. Raises ConfigError."""
     try:
         parsed = json.loads(schema.text)
-        kind = validator_for(parsed)
+        kind = validator_for(parsed, default=Draft7Validator)
         kind.check_schema(parsed)
         base = _resource(parsed).id() or ""
         known: Registry[Any] = Registry().with_resources(
@@ -40,7 +50,8 @@ def _validator(schema: RegisteredSchema) -> Validator:
         )
     except (ValueError, TypeError, SchemaError) as error:
         raise ConfigError(f"not a JSON Schema: {error}") from None
-    return kind(parsed, registry=known)
+    checks: Validator = extend(kind, {"multipleOf": _multiple_of})(parsed, registry=known)  # type: ignore[no-untyped-call]
+    return checks
 
 
 def _check(validator: Validator, value: Any) -> None:
