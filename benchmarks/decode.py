@@ -180,7 +180,7 @@ class OneSchema(Registry):
     def __init__(self, text: str) -> None:
         self._answer = RegisteredSchema("AVRO", text)
 
-    def schema(self, number: int) -> RegisteredSchema | None:
+    def schema(self, number: int, *, serialized: bool = False) -> RegisteredSchema | None:
         return self._answer
 
 
