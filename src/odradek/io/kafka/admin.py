@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from random import random
 from typing import Any, TypeVar
@@ -391,20 +391,24 @@ class KafkaAdmin(ClusterAdmin):
         """Describe a group by the protocol that it has: brokers do not know it by the others. Its coordinator may be of
         another release than the brokers met so far: it says itself which protocols it has."""
         try:
-            return await self._ask_about(
+            return await self._requests.describe_group(
                 name, ConsumerGroupDescribeRequest(group_ids=(name,)), groups.read_consumer_group
             )
         except (BrokerError, Unsupported) as error:
             if isinstance(error, BrokerError) and error.code not in NOT_OF_THIS_PROTOCOL:
                 raise
         try:
-            return await self._ask_about(name, DescribeGroupsRequest(groups=(name,)), groups.read_classic_group)
+            return await self._requests.describe_group(
+                name, DescribeGroupsRequest(groups=(name,)), groups.read_classic_group
+            )
         except BrokerError as error:
             if error.code not in NOT_OF_THIS_PROTOCOL:
                 raise
             missing = error
         try:
-            return await self._ask_about(name, ShareGroupDescribeRequest(group_ids=(name,)), groups.read_share_group)
+            return await self._requests.describe_group(
+                name, ShareGroupDescribeRequest(group_ids=(name,)), groups.read_share_group
+            )
         except Unsupported:
             raise missing from None
         except BrokerError as error:
@@ -424,17 +428,6 @@ class KafkaAdmin(ClusterAdmin):
             changes=False,
         )
         return any(group.name == name and group.type == groups.STREAMS for group in listed)
-
-    async def _ask_about(
-        self, name: str, request: Request[R], read: Callable[[R, str, Broker], GroupDescription]
-    ) -> GroupDescription:
-        return await self._requests.ask_coordinator(
-            name,
-            type(request),
-            lambda versions: request,
-            lambda response, broker: read(response, name, broker),
-            changes=False,
-        )
 
     async def delete_groups(self, names: Sequence[str]) -> Results[str, None]:
         """Delete groups (see `ClusterAdmin`)."""

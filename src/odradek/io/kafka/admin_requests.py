@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import anyio
 
-from odradek.core.admin import Results
+from odradek.core.admin import GroupDescription, Results
 from odradek.core.backoff import Backoff
 from odradek.core.kafka.admin_topics import item_results
 from odradek.core.kafka.broker_errors import broker_error
@@ -255,6 +255,18 @@ class AdminRequests:
                 raise
 
         return await self.until_accepted(api.SPEC.name, attempt, changes=changes, once=changes)
+
+    async def describe_group(
+        self, name: str, request: Request[R], read: Callable[[R, str, Broker], GroupDescription]
+    ) -> GroupDescription:
+        """Return what the coordinator of a group answers to one of the requests that describe it."""
+        return await self.ask_coordinator(
+            name,
+            type(request),
+            lambda versions: request,
+            lambda response, broker: read(response, name, broker),
+            changes=False,
+        )
 
     async def until_accepted(
         self, what: str, attempt: Callable[[], Awaitable[T]], *, changes: bool = False, once: bool = False

@@ -396,13 +396,7 @@ class MemberRunner:
 
         async def describe() -> tuple[RoutingSnapshot, GroupDescription]:
             table = await self.topics.read(compare.topics)
-            return table, await admin.ask_coordinator(
-                self._group,
-                DescribeGroupsRequest,
-                lambda versions: request,
-                lambda response, broker: read_classic_group(response, self._group, broker),
-                changes=False,
-            )
+            return table, await admin.describe_group(self._group, request, read_classic_group)
 
         with suppress(OdradekError):
             described = await self.retry(describe, needed=lambda: member.generation == generation)
