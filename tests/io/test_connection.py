@@ -1116,6 +1116,15 @@ async def shake(peer: ByteStream, version: bytes, answer: bytes = b"Y") -> None:
     await peer.send(answer)
 
 
+async def shaken(net: Net, connection: Connection, deadline_s: float) -> tuple[InFlightRequest[Any], ByteStream]:
+    """Return a request that is in flight after the first handshake, and the peer."""
+    in_flight = connection.submit((), None, deadline_s=deadline_s, request=Versioned(b"a"))
+    peer = await net.peers.receive()
+    await shake(peer, b"2")
+    assert await read(peer, 2) == b"2a"
+    return in_flight, peer
+
+
 def hello_again() -> Handshake:
     """Ask on a first connection, which is lost, and continue on a second one."""
     try:
@@ -1202,10 +1211,7 @@ async def test_a_second_handshake_on_a_live_connection_holds_requests_back(net: 
 
 async def test_a_second_handshake_that_is_refused_costs_the_connection(net: Net) -> None:
     async with no_leak(), shaking(net) as connection:
-        first = connection.submit((), None, deadline_s=30, request=Versioned(b"a"))
-        peer = await net.peers.receive()
-        await shake(peer, b"2")
-        assert await read(peer, 2) == b"2a"
+        first, peer = await shaken(net, connection, 30)
         await peer.send(b"1")
         assert await outcome(first) == b"1"
         assert connection.renew_handshake(hello())
@@ -1217,10 +1223,7 @@ async def test_a_second_handshake_that_is_refused_costs_the_connection(net: Net)
 
 async def test_a_request_that_is_late_during_a_second_handshake_is_not_the_handshakes_failure(net: Net) -> None:
     async with no_leak(), shaking(net) as connection:
-        in_flight = connection.submit((), None, deadline_s=8, request=Versioned(b"a"))
-        peer = await net.peers.receive()
-        await shake(peer, b"2")
-        assert await read(peer, 2) == b"2a"
+        in_flight, _ = await shaken(net, connection, 8)
         failures: list[OdradekError] = []
 
         def watched() -> Handshake:
