@@ -50,6 +50,7 @@ CLOSE_S = 1.0
 
 KEEP_ALIVE_S = {"TCP_KEEPIDLE": 60, "TCP_KEEPALIVE": 60, "TCP_KEEPINTVL": 10}
 """After how long the system probes an unused connection, and again without an answer (s): tcp(7), and macOS's name."""
+
 ENDED = "closed by the peer"
 BROKEN = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 

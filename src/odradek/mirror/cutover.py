@@ -215,8 +215,8 @@ async def _members(config: MirrorConfig, clusters: Clusters, groups: set[str]) -
         return dict.fromkeys(groups)
     admin = clusters.source_cluster.admin
     try:
-        listed = {group.name for group in await admin.list_groups() if config.groups.takes(group.name)}
-        described = await admin.describe_groups(sorted(groups | listed))
+        taken = {group.name for group in await admin.list_groups() if config.groups.takes(group.name)}
+        described = await admin.describe_groups(sorted(groups | taken))
     except Unsupported:
         return dict.fromkeys(groups)
     for error in [error for name, error in described.failed.items() if name in groups]:
